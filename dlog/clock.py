@@ -1,0 +1,28 @@
+"""Time as an argument. Only this module reads the real clocks; safety never depends on what they
+say."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def wall_us(self) -> int:
+        """Microseconds since 1970, for stamps that people read. May jump."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back, for deadlines and ages."""
+        ...
+
+
+class SystemClock:
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+SYSTEM_CLOCK = SystemClock()

@@ -1,0 +1,46 @@
+"""Every bound in one place, each with its reason. A bound that is also a user's choice is a default
+in `options`."""
+
+from __future__ import annotations
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+# A bookie refuses frames over 5 MiB; an entry of exactly the largest accepted payload cannot be
+# read back over two of its read calls, so we stay a margin below. The same on every backend, so
+# that a log can move between them.
+LEDGER_ENTRY_BYTES_MAX = 5_242_344 - 4 * KIB
+
+# Room for our entry header and column paddings, so that "does it fit" is answered before encoding.
+ENTRY_OVERHEAD_BYTES = 256
+MESSAGE_OVERHEAD_BYTES = 64  # offsets, time stamps and validity of one message, rounded up
+HEADER_OVERHEAD_BYTES = 8  # the two offsets of one header pair
+
+ENTRY_MESSAGES_MAX = 1 << 16  # bounds a decode; batches of 256 KiB stop long before
+HEADERS_PER_MESSAGE_MAX = 1 << 10
+ENTRY_BYTES_DEFAULT = 256 * KIB  # where batching stops; measured knee of bytes per write
+DECOMPRESS_RATIO_MAX = 1 << 10  # zstd of zeros reaches 10^4; honest data stays far below this
+
+WINDOW_BYTES_DEFAULT = 32 * MIB
+WINDOW_ENTRIES_DEFAULT = 2_000
+WINDOW_BYTES_MAX = 1 << 30
+
+SEGMENT_BYTES_DEFAULT = 512 * MIB
+SEGMENT_AGE_S_DEFAULT = 4 * 3600
+SEGMENT_ENTRIES_MAX = 1 << 30  # relative seqs and sparse tables stay small
+SEGMENT_HARD_FACTOR = 2  # past this a segment takes no more appends and the writer waits
+ROTATE_AHEAD = 0.8  # of a limit: the next ledger is made ready from here on
+
+READ_RUN_BYTES_DEFAULT = 4 * MIB  # one read call of a reader
+READ_AHEAD_BYTES_DEFAULT = 16 * MIB  # decoded and not yet taken
+
+META_NODE_BYTES_MAX = 256 * KIB  # ZooKeeper's own limit is 1 MiB; Pulsar met it
+META_INLINE_SEGMENTS_MAX = 1_000  # with about 200 bytes each this stays below the node limit
+META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
+
+META_TIMEOUT_MS_DEFAULT = 10_000
+ADD_TIMEOUT_MS_DEFAULT = 5_000
+OPEN_TIMEOUT_MS_DEFAULT = 30_000
+
+assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB
+assert ENTRY_BYTES_DEFAULT < LEDGER_ENTRY_BYTES_MAX < WINDOW_BYTES_DEFAULT
