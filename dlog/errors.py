@@ -39,8 +39,8 @@ class DlogError(Exception):
     outcome: Outcome = Outcome.NOT_HAPPENED
     handle: Handle = Handle.USABLE
     _about_keys: ClassVar[frozenset[str]] = frozenset(
-        ("log", "ledger_id", "entry_id", "path", "offset", "epoch", "winner", "elapsed_ms")
-        + ("attempt", "missing", "needed", "new_head", "pid", "raw")
+        "log ledger_id entry_id path offset epoch winner elapsed_ms attempt missing needed "
+        "new_head pid raw".split()
     )
 
     def __init__(

@@ -7,6 +7,7 @@ a message, or before the first one.
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 import struct
@@ -35,13 +36,13 @@ class MessageId(NamedTuple):
     batch_idx: int
 
     @property
-    def bytes(self) -> bytes:
+    def bytes(self) -> builtins.bytes:
         """20 bytes that sort exactly as the ids do (each number big-endian with its sign bit
         flipped)."""
         return _SORTABLE.pack(self[0] + _SIGN_64, self[1] + _SIGN_64, self[2] + _SIGN_32)
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> MessageId:
+    def from_bytes(cls, raw: builtins.bytes) -> MessageId:
         if len(raw) != ID_BYTES:
             raise FormatError(f"a message id is {ID_BYTES} bytes, not {len(raw)}")
         ledger, entry, idx = _SORTABLE.unpack(raw)
