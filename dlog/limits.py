@@ -35,7 +35,8 @@ READ_RUN_BYTES_DEFAULT = 4 * MIB  # one read call of a reader
 READ_AHEAD_BYTES_DEFAULT = 16 * MIB  # decoded and not yet taken
 
 META_NODE_BYTES_MAX = 256 * KIB  # ZooKeeper's own limit is 1 MiB; Pulsar met it
-META_INLINE_SEGMENTS_MAX = 1_000  # with about 200 bytes each this stays below the node limit
+# Sealed segments that move to one immutable page; up to twice as many stand in the node itself.
+META_PAGE_SEGMENTS = 128
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 
 META_TIMEOUT_MS_DEFAULT = 10_000
