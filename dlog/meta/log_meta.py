@@ -125,7 +125,8 @@ class LogMeta:
         return next((s for s in self.segments if s.number == number), None)
 
     def owned_by(self, token: str) -> bool:
-        return self.state is LogState.OPEN and self.writer is not None and self.writer.token == token
+        writer = self.writer
+        return self.state is LogState.OPEN and writer is not None and writer.token == token
 
     # --- changes
 
@@ -136,8 +137,13 @@ class LogMeta:
 
     def listed(self, ledger_id: int) -> LogMeta:
         """The next segment is `ledger_id`, of the current epoch."""
-        check(ledger_id > self.ledger_floor, "listed ledger ids only grow", ledger_id,
-        self.ledger_floor) check(len(self.unsealed) < UNSEALED_MAX, "at most two segments are unsealed", self.unsealed)
+        check(
+            ledger_id > self.ledger_floor,
+            "listed ledger ids only grow",
+            ledger_id,
+            self.ledger_floor,
+        )
+        check(len(self.unsealed) < UNSEALED_MAX, "at most two segments are unsealed", self.unsealed)
         segment = Segment(self.next_number, ledger_id, self.epoch)
         return dataclasses.replace(
             self,
@@ -149,9 +155,13 @@ class LogMeta:
     def sealed(self, number: int, sealed: Sealed) -> LogMeta:
         """Segment `number`, the oldest unsealed one, ends as `sealed` says."""
         unsealed = self.unsealed
-        check(bool(unsealed) and unsealed[0].number == number, "segments are sealed in order",
-        number) check(sealed.base_seq == self.end.next_seq, "no seq is lost or given twice", sealed,
-        self.end) done = dataclasses.replace(unsealed[0], sealed=sealed)
+        check(
+            bool(unsealed) and unsealed[0].number == number, "segments are sealed in order", number
+        )
+        check(
+            sealed.base_seq == self.end.next_seq, "no seq is lost or given twice", sealed, self.end
+        )
+        done = dataclasses.replace(unsealed[0], sealed=sealed)
         return dataclasses.replace(
             self,
             segments=tuple(done if s.number == number else s for s in self.segments),
@@ -162,8 +172,10 @@ class LogMeta:
         """Segment `number` held nothing acknowledged: it leaves the list, its number burnt, its
         ledger doomed."""
         gone = self.segment(number)
-        check(gone is not None and gone.sealed is None, "only an unsealed segment is dropped",
-        number) assert gone is not None
+        check(
+            gone is not None and gone.sealed is None, "only an unsealed segment is dropped", number
+        )
+        assert gone is not None
         return dataclasses.replace(
             self,
             segments=tuple(s for s in self.segments if s.number != number),
@@ -270,7 +282,8 @@ class LogMeta:
             raise FormatError(f"{where} has format {fields['format']}; this version knows {FORMAT}")
         strange = set(_list(fields, "needs", where)) - _KNOWN_NEEDS
         if strange:
-            raise FormatError(f"{where} needs {', '.join(map(str, strange))}, which this version lacks")
+            names = ", ".join(sorted(map(str, strange)))
+            raise FormatError(f"{where} needs {names}, which this version lacks")
         writer = fields.get("writer")
         options = _dict(fields, "options", where)
         newer_options = {k: v for k, v in options.items() if k not in _OPTION_FIELDS}
