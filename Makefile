@@ -1,0 +1,47 @@
+# `make demo` and `make test` work on a machine with nothing but Python 3.11+ (venv and ensurepip
+# included): each first makes .venv from the pinned, hashed lock files.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit bench lock clean venv
+
+PY := .venv/bin/python
+# What the tests and the demo do must not depend on how the caller's Python is set up.
+unexport PYTHONPATH PYTHONHOME DLOG_URL
+
+help:
+	@echo 'make demo    the story in under a minute, on the embedded backend'
+	@echo 'make test    lint, types and every test; each skip is named'
+	@echo 'make lint    ruff, ruff format, mypy --strict'
+	@echo 'make bench   the tables of docs/PERFORMANCE.md'
+	@echo 'make lock    pin again (needs uv)'
+	@echo 'make clean   remove what the others made'
+
+venv:
+	@.ci/venv
+
+demo: venv
+	@$(PY) -m examples.demo
+
+test: lint unit
+
+lint: venv
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+unit: venv
+	$(PY) -m pytest -p tests.tidy.skip_report -rfExX $(PYTEST_ARGS)
+
+bench: venv
+	$(PY) -m benchmarks.embedded $(BENCH_ARGS)
+
+LOCKING := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-header --no-annotate
+# No index address goes into the locks: they serve wherever the packages come from.
+lock:
+	uv pip compile --group build $(LOCKING) -o requirements-build.lock
+	uv pip compile pyproject.toml --all-extras --group dev $(LOCKING) -o requirements-dev.lock
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
