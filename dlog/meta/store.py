@@ -116,7 +116,7 @@ NODE_BYTES_MAX = 1 << 20
 
 def check_path(path: str) -> str:
     """`/a/b`: absolute, no empty, `.` or `..` level, no control characters. Returned unchanged."""
-    if not path.startswith("/") or len(path.encode()) > PATH_BYTES_MAX or not path.isprintable():
+    if not path.startswith("/") or not path.isprintable() or len(path.encode()) > PATH_BYTES_MAX:
         raise ConfigError(f"a metadata path is absolute and printable, not {path[:80]!r}")
     if path != "/" and any(level in ("", ".", "..") for level in path[1:].split("/")):
         raise ConfigError(f"no level of a metadata path is empty, '.' or '..': {path!r}")
