@@ -1,0 +1,339 @@
+"""`EmbeddedLedgerStore`: makes, opens, recovers and deletes ledgers in a directory of one host.
+
+Every order here matters, because a process may die, or sleep for a day, between any two steps:
+
+- create: node, then words and data file, then *the node again*. A file without a node is therefore
+  garbage, and a creator that slept while somebody deleted its node finds that out before it writes.
+- recover: fence, then scan, then sync what was found, then close by compare-and-set.
+- delete: fence, then the node, then the files.
+
+Several processes may do all of that at once. Local file systems only: mapped words need one kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dlog import trace
+from dlog.chance import SYSTEM_CHANCE, Chance
+from dlog.clock import SYSTEM_CLOCK, Clock
+from dlog.errors import (
+    ConfigError,
+    Corrupt,
+    Fenced,
+    ForkedHandle,
+    NotFound,
+)
+from dlog.ledger.embedded.appender import EmbeddedAppender
+from dlog.ledger.embedded.datafile import DataFile, disk_error
+from dlog.ledger.embedded.file import FILE_HEADER_BYTES, encode_file_header
+from dlog.ledger.embedded.nodes import EMPTY, End, LedgerNodes, Node
+from dlog.ledger.embedded.reader import EmbeddedReader
+from dlog.ledger.embedded.recovery import find_end
+from dlog.ledger.embedded.words import Words
+from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec
+from dlog.meta.store import MetaStore
+
+T = TypeVar("T")
+
+_DATA_SUFFIX = ".ledger"
+_WORDS_SUFFIX = ".words"
+_OWNER_NAME = "store"  # holds the uid of the metadata store that these files belong to
+_CLOSE_WAIT_S = 10.0  # for writes under way; a disk that hangs longer keeps its daemon thread
+
+
+class EmbeddedLedgerStore:
+    """Ledgers below `directory/ledgers`, their metadata below `root` in `meta` (which stays the
+    caller's to close). One per event loop; any number of processes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        meta: MetaStore,
+        *,
+        root: str = "/ledgers",
+        clock: Clock = SYSTEM_CLOCK,
+        chance: Chance = SYSTEM_CHANCE,
+    ) -> None:
+        self._directory = Path(directory) / "ledgers"
+        self._nodes = LedgerNodes(meta, root, chance)
+        self._clock = clock
+        self._pid = os.getpid()
+        self._ready = False
+        self._getting_ready = asyncio.Lock()
+        self._appenders: set[EmbeddedAppender] = set()
+        self._readers: set[EmbeddedReader] = set()
+        self._closed = False
+
+    async def create(self, spec: LedgerSpec) -> EmbeddedAppender:
+        await self._prepare()
+        trace.before("ledger.node_created")
+        node = await self._nodes.create(spec, self._clock.wall_us())
+        trace.after("ledger.node_created")
+        words, fd = await self._on_thread(lambda: self._make_files(node))
+        try:
+            # Slept since the node was made? Whoever deleted it may have taken the fence with it.
+            await self._nodes.read(node.ledger_id)
+        except BaseException as error:
+            words.close()
+            os.close(fd)
+            if isinstance(error, NotFound):
+                self._remove_files(node.ledger_id)
+                raise Fenced(
+                    f"ledger {node.ledger_id} was deleted while it was made",
+                    ledger_id=node.ledger_id,
+                ) from error
+            raise
+        appender = EmbeddedAppender(
+            ledger_id=node.ledger_id,
+            uid=node.uid,
+            path=self._data_path(node.ledger_id),
+            fd=fd,
+            words=words,
+            nodes=self._nodes,
+            on_let_go=self._appenders.discard,
+        )
+        self._appenders.add(appender)
+        return appender
+
+    async def open(self, ledger_id: int) -> EmbeddedReader:
+        await self._prepare()
+        reader = EmbeddedReader(
+            await self._nodes.read(ledger_id),
+            data_path=self._data_path(ledger_id),
+            words_path=self._words_path(ledger_id),
+            nodes=self._nodes,
+            clock=self._clock,
+            on_closed=self._readers.discard,
+        )
+        self._readers.add(reader)
+        return reader
+
+    async def info(self, ledger_id: int) -> LedgerInfo:
+        await self._prepare()
+        return (await self._nodes.read(ledger_id)).info
+
+    async def recover(self, ledger_id: int) -> ClosedLedger:
+        await self._prepare()
+        node = await self._nodes.read(ledger_id)
+        if node.end is not None:
+            return node.end.closed
+        words = await self._on_thread(lambda: self._open_words(ledger_id))
+        try:
+            # No step of its own in metadata says "in recovery": the fence word holds off the
+            # appender, and the one compare-and-set that closes is the only write that counts.
+            trace.before("ledger.fenced")
+            await self._on_thread(words.fence, keeps=words)
+            words.ring()
+            trace.after("ledger.fenced")
+            trace.before("recover.scanned")
+            found = await self._on_thread(lambda: self._find_end(node, words), keeps=words)
+            trace.after("recover.scanned")
+            trace.before("recover.closed")
+            end = await self._nodes.decide_end(ledger_id, found)
+            trace.after("recover.closed")
+            words.ring()
+        finally:
+            words.close()
+        return end.closed
+
+    async def delete(self, ledger_id: int) -> None:
+        await self._prepare()
+        try:
+            await self._nodes.read(ledger_id)
+        except NotFound:
+            return
+        words = await self._on_thread(lambda: self._open_words(ledger_id))
+        try:
+            # First of all no appender may confirm into a file that is about to vanish.
+            await self._on_thread(words.mark_deleting, keeps=words)
+            await self._nodes.delete(ledger_id)
+            words.ring()
+            await self._on_thread(lambda: self._remove_files(ledger_id))
+        finally:
+            words.close()
+
+    async def scan_ids(self) -> AsyncIterator[int]:
+        await self._prepare()
+        for ledger_id in await self._nodes.ids():
+            yield ledger_id
+
+    async def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        for reader in list(self._readers):
+            await reader.close()
+        appenders = list(self._appenders)
+        for appender in appenders:
+            appender.abandon()
+        endings = [asyncio.ensure_future(appender.ended.wait()) for appender in appenders]
+        if endings:
+            _, late = await asyncio.wait(endings, timeout=_CLOSE_WAIT_S)
+            for ending in late:
+                ending.cancel()
+
+    # Files.
+
+    def _data_path(self, ledger_id: int) -> str:
+        return os.fspath(self._directory / f"{ledger_id:010d}{_DATA_SUFFIX}")
+
+    def _words_path(self, ledger_id: int) -> str:
+        return os.fspath(self._directory / f"{ledger_id:010d}{_WORDS_SUFFIX}")
+
+    def _open_words(self, ledger_id: int) -> Words:
+        return Words(self._words_path(ledger_id), ledger_id, create=True)
+
+    def _make_files(self, node: Node) -> tuple[Words, int]:
+        trace.before("ledger.file_created")
+        words = self._open_words(node.ledger_id)
+        path = self._data_path(node.ledger_id)
+        fd = -1
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            header = encode_file_header(node.ledger_id, node.uid, node.created_us)
+            if os.pwrite(fd, header, 0) != FILE_HEADER_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # The names must outlive a crash as the entries will; the header goes with the first
+            # of them.
+            _sync_directory(self._directory)
+        except FileExistsError as error:
+            words.close()
+            raise Corrupt(
+                f"{path} is there already, but ledger {node.ledger_id} was just made",
+                path=path,
+                ledger_id=node.ledger_id,
+            ) from error
+        except BaseException:
+            words.close()
+            if fd >= 0:
+                os.close(fd)
+            raise
+        trace.after("ledger.file_created")
+        return words, fd
+
+    def _find_end(self, node: Node, words: Words) -> End:
+        try:
+            file = DataFile(self._data_path(node.ledger_id), node.ledger_id)
+        except FileNotFoundError:
+            if words.confirmed_offset > 0:
+                raise Corrupt(
+                    f"{self._data_path(node.ledger_id)} is gone, but held confirmed entries",
+                    path=self._data_path(node.ledger_id),
+                    offset=0,
+                    ledger_id=node.ledger_id,
+                ) from None
+            return EMPTY
+        try:
+            failed = words.sync_failed
+            confirmed = words.confirmed_offset
+            end = find_end(file, node.uid, confirmed_offset=confirmed, only_confirmed=failed)
+            if end.offset != confirmed:
+                file.sync()  # entries the appender had written, and maybe not synced
+            if words.sync_failed and not failed:
+                confirmed = words.confirmed_offset
+                end = find_end(file, node.uid, confirmed_offset=confirmed, only_confirmed=True)
+            return end
+        finally:
+            file.close()
+
+    def _remove_files(self, ledger_id: int) -> None:
+        for path in (self._data_path(ledger_id), self._words_path(ledger_id)):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass  # another deleter, or a creator that never came that far
+
+    # First use.
+
+    async def _prepare(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedHandle(
+                f"the ledgers in {self._directory} were opened by process {self._pid}, before a "
+                "fork",
+                path=os.fspath(self._directory),
+                pid=self._pid,
+            )
+        if self._closed:
+            raise ConfigError(f"the ledger store in {self._directory} was closed")
+        if self._ready:
+            return
+        async with self._getting_ready:
+            if not self._ready:
+                uid = await self._nodes.store_uid()
+                await self._on_thread(lambda: self._check_owner(uid))
+                await self._sweep()
+                self._ready = True
+
+    def _check_owner(self, uid: str) -> None:
+        """These files belong to one metadata store. With another one each of them would look like
+        garbage."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        owner = self._directory / _OWNER_NAME
+        if not owner.exists():
+            if any(entry.name.endswith(_DATA_SUFFIX) for entry in os.scandir(self._directory)):
+                raise ConfigError(f"{self._directory} holds ledgers, but not {owner.name!r}")
+            ours = self._directory / f"{_OWNER_NAME}.{os.getpid()}"
+            ours.write_text(uid + "\n")
+            try:
+                os.link(ours, owner)  # whole or not at all; whoever comes first
+            except FileExistsError:
+                pass
+            finally:
+                ours.unlink()
+            _sync_directory(self._directory)
+        found = owner.read_text().strip()
+        if found != uid:
+            raise ConfigError(
+                f"the ledgers in {self._directory} belong to metadata store {found}, not {uid}"
+            )
+
+    async def _sweep(self) -> None:
+        """Removes files whose deleter died before it came to them. The files are listed first: a
+        node is older than its files, so a file without a node has lost it."""
+        listed = await self._on_thread(lambda: os.listdir(self._directory))
+        with_files = {
+            int(name.partition(".")[0])
+            for name in listed
+            if name.endswith((_DATA_SUFFIX, _WORDS_SUFFIX)) and name.partition(".")[0].isdigit()
+        }
+        if with_files:
+            for ledger_id in sorted(with_files.difference(await self._nodes.ids())):
+                self._remove_files(ledger_id)
+
+    async def _on_thread(self, step: Callable[[], T], *, keeps: Words | None = None) -> T:
+        """Disk work off the loop. It is waited for to its end even if we are cancelled, since what
+        it `keeps` in use is closed behind it."""
+        working = asyncio.get_running_loop().run_in_executor(None, step)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait([working])
+            if working.exception() is None:
+                _discard(working.result())
+            raise
+        except OSError as error:
+            raise disk_error(error, "use", os.fspath(self._directory)) from error
+
+
+def _discard(result: object) -> None:
+    """Of work whose caller was cancelled."""
+    if isinstance(result, Words):
+        result.close()
+    elif isinstance(result, tuple):
+        words, fd = result
+        words.close()
+        os.close(fd)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
