@@ -146,7 +146,8 @@ class DatabaseFile:
 
     def _prepare(self, turn: Turn) -> None:
         connection = self._open
-        connection.execute("PRAGMA synchronous = FULL")
+        # Even this one reads the file, and meets whoever just turns it into a new database.
+        self._patiently(turn, lambda: connection.execute("PRAGMA synchronous = FULL"))
         if self._patiently(turn, self._is_new):
             self._patiently(turn, self._use_write_ahead_log)
             self._patiently(turn, lambda: connection.execute("BEGIN IMMEDIATE"))
