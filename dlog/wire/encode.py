@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 _PAD = tuple(bytes(size) for size in range(8))
 _PLAIN_ONE = Struct(layout.HEADER.format + "ii")  # header and offsets of one plain message
-_PLAIN_ONE_BYTES_MAX = LEDGER_ENTRY_BYTES_MAX - _PLAIN_ONE.size - 7
+_PLAIN_ONE_BYTES_MAX = (LEDGER_ENTRY_BYTES_MAX - _PLAIN_ONE.size) // 8 * 8  # whole words
 # Joining small values costs less than handing many buffers around; large ones stay where they are.
 _JOIN_BYTES_MAX = 8 << 10
 
@@ -105,7 +105,7 @@ def encode(
     base_us = last_us = timestamp_us
     if timestamps_us is not None:
         base_us, last_us = timestamps_us[0], timestamps_us[-1]
-        if base_us != last_us:
+        if timestamps_us.count(base_us) != count:
             if sorted(timestamps_us) != list(timestamps_us):
                 raise ConfigError("timestamps of one entry never fall")
             attributes |= layout.HAS_TIMESTAMPS

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog.errors import ConfigError, Corrupt, FormatError
+from dlog.wire.control import CONTROL_JSON_BYTES_MAX, Birth, ControlKind, Seam
+
+BIRTH = Birth("u1", "segment", 3, 7, "t0")
+SEAM = Seam(-1, -1, 0, 1, 1, "u1")
+
+numbers = st.integers(0, (1 << 63) - 1)
+texts = st.text(min_size=1, max_size=40)
+
+
+def test_the_kinds_keep_their_numbers() -> None:
+    assert {kind.name: int(kind) for kind in ControlKind} == {"BIRTH": 1, "SEAM": 2}
+
+
+def test_birth_is_canonical_json() -> None:
+    raw = BIRTH.to_bytes()
+    assert raw == b'{"epoch":7,"log_uid":"u1","number":3,"role":"segment","token":"t0"}'
+    assert Birth.from_bytes(raw, where="here") == BIRTH
+
+
+def test_seam_is_canonical_json() -> None:
+    raw = SEAM.to_bytes()
+    assert raw == (
+        b'{"base_seq":0,"epoch":1,"log_uid":"u1","number":1,'
+        b'"predecessor_last":-1,"predecessor_ledger":-1}'
+    )
+    assert Seam.from_bytes(raw, where="here") == SEAM
+
+
+@given(uid=texts, number=numbers, epoch=numbers, token=texts)
+def test_births_round_trip(uid: str, number: int, epoch: int, token: str) -> None:
+    for birth in (
+        Birth(uid, "segment", number, epoch, token),
+        Birth(uid, "standby", None, None, token),
+        Birth(uid, "job", None, None, token),
+    ):
+        assert Birth.from_bytes(birth.to_bytes(), where="here") == birth
+
+
+@given(st.tuples(st.integers(-1, 1 << 62), st.integers(-1, 1 << 62), numbers, numbers, numbers))
+def test_seams_round_trip(fields: tuple[int, int, int, int, int]) -> None:
+    seam = Seam(*fields, log_uid="u")
+    assert Seam.from_bytes(seam.to_bytes(), where="here") == seam
+
+
+def changed(raw: bytes, **changes: Any) -> bytes:
+    return json.dumps(json.loads(raw) | changes).encode()
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert Birth.from_bytes(changed(BIRTH.to_bytes(), later={"x": [1]}), where="here") == BIRTH
+    assert Seam.from_bytes(changed(SEAM.to_bytes(), later=None), where="here") == SEAM
+
+
+@pytest.mark.parametrize("kind", [BIRTH, SEAM])
+def test_a_missing_field_is_named(kind: Birth | Seam) -> None:
+    fields = json.loads(kind.to_bytes())
+    for name in fields:
+        rest = {key: value for key, value in fields.items() if key != name}
+        with pytest.raises(Corrupt, match=f"ledger 4 entry 1: the field {name} is missing"):
+            type(kind).from_bytes(json.dumps(rest).encode(), where="ledger 4 entry 1")
+
+
+@pytest.mark.parametrize("name", ["base_seq", "epoch", "number"])
+@pytest.mark.parametrize("value", [-1, 1 << 63, 1.0, True, "1", None, [1]])
+def test_numbers_are_whole_and_in_range(name: str, value: object) -> None:
+    with pytest.raises(Corrupt, match=name):
+        Seam.from_bytes(changed(SEAM.to_bytes(), **{name: value}), where="here")
+
+
+@pytest.mark.parametrize("name", ["predecessor_ledger", "predecessor_last"])
+def test_a_predecessor_may_be_none_but_not_less(name: str) -> None:
+    with pytest.raises(Corrupt, match=name):
+        Seam.from_bytes(changed(SEAM.to_bytes(), **{name: -2}), where="here")
+
+
+@pytest.mark.parametrize("name", ["log_uid", "token"])
+@pytest.mark.parametrize("value", ["", "x" * 257, 1, None])
+def test_texts_are_bounded(name: str, value: object) -> None:
+    with pytest.raises(Corrupt, match=name):
+        Birth.from_bytes(changed(BIRTH.to_bytes(), **{name: value}), where="here")
+
+
+@pytest.mark.parametrize("role", ["leader", "", None, 1, ["segment"]])
+def test_an_unknown_role_is_no_default(role: object) -> None:
+    with pytest.raises(FormatError, match="role"):
+        Birth.from_bytes(changed(BIRTH.to_bytes(), role=role), where="here")
+
+
+@pytest.mark.parametrize("role", ["standby", "job"])
+@pytest.mark.parametrize("name", ["number", "epoch"])
+def test_only_a_segment_knows_its_place(role: str, name: str) -> None:
+    fields = {"role": role, "number": None, "epoch": None}
+    Birth.from_bytes(changed(BIRTH.to_bytes(), **fields), where="here")
+    with pytest.raises(Corrupt, match=name):
+        Birth.from_bytes(changed(BIRTH.to_bytes(), **fields | {name: 1}), where="here")
+    with pytest.raises(Corrupt, match=name):
+        Birth.from_bytes(changed(BIRTH.to_bytes(), **{name: None}), where="here")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b'{"epoch":1}'.decode().encode("utf-16"),
+        b"[" * 4000,
+        b'{"a":' * 800,
+        b'{"epoch":' + b"9" * 4000,
+        b'"' + b"x" * CONTROL_JSON_BYTES_MAX + b'"',
+    ],
+)
+def test_what_is_no_object_is_corrupt(raw: bytes) -> None:
+    with pytest.raises(Corrupt, match="here"):
+        Birth.from_bytes(raw, where="here")
+
+
+def test_a_body_may_be_as_long_as_the_limit_and_no_longer() -> None:
+    raw = BIRTH.to_bytes()
+    longest = raw + b" " * (CONTROL_JSON_BYTES_MAX - len(raw))
+    assert Birth.from_bytes(longest, where="here") == BIRTH
+    with pytest.raises(Corrupt, match="4097"):
+        Birth.from_bytes(longest + b" ", where="here")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Birth("u", "segment", None, 1, "t"),
+        Birth("u", "job", None, 1, "t"),
+        Birth("", "job", None, None, "t"),
+        Seam(-2, -1, 0, 1, 1, "u"),
+        Seam(-1, -1, -1, 1, 1, "u"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(wrong: Birth | Seam) -> None:
+    with pytest.raises(ConfigError, match="about to be written"):
+        wrong.to_bytes()
