@@ -1,0 +1,52 @@
+"""`dlog ls`: the logs whose names begin with a prefix, a line each."""
+
+from __future__ import annotations
+
+import click
+
+from dlog.cli import draw
+from dlog.cli.moments import moment_text, size_text
+from dlog.cli.plain import print_json
+from dlog.cli.shared import Settings, common_options, output_option
+
+COLUMNS = (
+    draw.Column("LOG"),
+    draw.Column("STATE"),
+    draw.Column("EPOCH", number=True),
+    draw.Column("SEGMENTS", number=True),
+    draw.Column("MESSAGES", number=True),
+    draw.Column("BYTES", number=True),
+    draw.Column("LAST"),
+    draw.Column("WRITER"),
+)
+
+
+@click.command("ls")
+@click.argument("prefix", default="")
+@output_option
+@common_options
+def command(settings: Settings, prefix: str, output: str) -> None:
+    """List the logs, or those whose names begin with PREFIX.
+
+    With -o json, one object a line.
+    """
+    with settings.connect() as client:
+        found = client.admin.list(prefix)
+    if output == "json":
+        for each in found:
+            print_json(each)
+        return
+    rows = [
+        (
+            each.name,
+            each.state,
+            each.epoch,
+            each.segments,
+            "-" if each.messages is None else each.messages,
+            size_text(each.bytes),
+            moment_text(each.last_time_us),
+            each.writer or "-",
+        )
+        for each in found
+    ]
+    draw.table(COLUMNS, rows)

@@ -1,0 +1,200 @@
+"""`dlog produce`: messages from standard input or files. They travel pipelined; what was
+acknowledged is counted message by message, so that an interrupted run says how far it came."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from dlog.cli import message_input
+from dlog.cli.failures import FAILED, Told, describe, say
+from dlog.cli.shared import Settings, common_options
+from dlog.errors import DlogError, TooLarge
+
+if TYPE_CHECKING:
+    from dlog import MessageId, Ticket, Writer
+
+
+class Tally:
+    """What was handed over and what is acknowledged. Tickets resolve in order, so only those still
+    open are kept; the writer's window bounds how many."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self.last_id: MessageId | None = None
+        self._open: deque[Ticket] = deque()
+
+    def add(self, ticket: Ticket) -> None:
+        self.sent += 1
+        self._open.append(ticket)
+        self.settle()
+
+    def settle(self) -> None:
+        """Count what is acknowledged by now; raises the error of the first that failed."""
+        while self._open and self._open[0].done:
+            self.last_id = self._open[0].result(0)
+            self._open.popleft()
+            self.acknowledged += 1
+
+    def told(self) -> str:
+        unknown = self.sent - self.acknowledged
+        more = f", {unknown} without an answer" if unknown else ""
+        return f"{self.acknowledged} of {self.sent} messages acknowledged{more}"
+
+
+@click.command("produce")
+@click.argument("log")
+@click.argument("files", nargs=-1, type=click.Path(allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="Each line is a JSON object.")
+@click.option("--whole", is_flag=True, help="Each file (or all of standard input) is one message.")
+@click.option("-k", "--key-separator", metavar="TEXT", help="Each line is key, TEXT, value.")
+@click.option(
+    "-H", "--headers", "headers", multiple=True, metavar="NAME=VALUE", help="Added to each message."
+)
+@click.option("--sync", is_flag=True, help="Wait for each acknowledgement; print each id.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no id and no summary.")
+@click.option(
+    "--takeover",
+    type=click.Choice(["always", "if_dead", "never", "wait"]),
+    default="always",
+    show_default=True,
+    help="What to do about another writer of the log.",
+)
+@click.option("--owner", help="Who we are, told to whoever we fence. [default: user@host:pid]")
+@click.option(
+    "--codec",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compression.",
+)
+@click.option("--linger-ms", type=int, default=0, help="Let a lone message wait for company.")
+@click.option("--no-create", is_flag=True, help="Fail if there is no such log.")
+@common_options
+def command(
+    settings: Settings,
+    log: str,
+    files: tuple[str, ...],
+    as_json: bool,
+    whole: bool,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    sync: bool,
+    quiet: bool,
+    takeover: str,
+    owner: str | None,
+    codec: str,
+    linger_ms: int,
+    no_create: bool,
+) -> None:
+    """Append messages to LOG: each line of FILES, or of standard input.
+
+    A JSON object has value (text, or null for a tombstone) and may have key, headers (an object or
+    a list of pairs), event_time (ISO 8601) or event_time_us; bytes that are not text go as
+    value_base64, key_base64 and {"base64": …} in a header. What `dlog tail -o json` prints is
+    understood.
+
+    Prints the id of the last message when all are acknowledged. Ctrl-C sends what was read and says
+    how many were acknowledged.
+    """
+    if as_json + whole + (key_separator is not None) > 1:
+        raise click.UsageError("--json, --whole and --key-separator exclude each other")
+    if key_separator == "":
+        raise click.UsageError("a key separator is not empty")
+    try:
+        extra = [message_input.parse_header(each) for each in headers]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    drafts = _drafts(files or ("-",), as_json, whole, key_separator)
+    with settings.connect() as client:
+        with client.open_writer(
+            log,
+            create=not no_create,
+            takeover=takeover,
+            owner=owner,
+            codec=codec,
+            linger_ms=linger_ms,
+        ) as writer:
+            tally = Tally()
+            try:
+                _send(writer, drafts, extra, tally, sync and not quiet, sync)
+            except KeyboardInterrupt:
+                writer.flush()
+                tally.settle()
+                say(f"interrupted: {tally.told()}")
+                raise
+            except (message_input.BadInput, TooLarge) as error:
+                # The input is at fault: all that was good goes out before we say so.
+                writer.flush()
+                tally.settle()
+                raise Told(f"{error}; {tally.told()}", FAILED) from error
+            except DlogError:
+                _count_what_came(tally)
+                say(tally.told())
+                raise
+    if not quiet:
+        if tally.last_id is not None and not sync:
+            click.echo(str(tally.last_id))
+        say(tally.told())
+
+
+def _drafts(
+    files: tuple[str, ...], as_json: bool, whole: bool, key_separator: str | None
+) -> Iterator[message_input.Draft]:
+    parse: message_input.Parse = message_input.plain_line
+    if as_json:
+        parse = message_input.json_line
+    elif key_separator is not None:
+        parse = message_input.separated_line(key_separator.encode("utf-8", "surrogateescape"))
+    for name in files:
+        try:
+            with ExitStack() as stack:
+                if name == "-":
+                    stream, shown = sys.stdin.buffer, "standard input"
+                else:
+                    stream, shown = stack.enter_context(open(name, "rb")), name
+                if whole:
+                    yield from message_input.whole(stream, shown)
+                else:
+                    yield from message_input.drafts(stream, shown, parse)
+        except OSError as error:  # of the file: nothing of dlog runs inside this generator
+            raise message_input.BadInput(describe(error)) from error
+
+
+def _send(
+    writer: Writer,
+    drafts: Iterator[message_input.Draft],
+    extra: message_input.Headers,
+    tally: Tally,
+    print_ids: bool,
+    sync: bool,
+) -> None:
+    for draft in drafts:
+        ticket = writer.submit(
+            draft.value,
+            key=draft.key,
+            headers=[*draft.headers, *extra] or None,
+            event_time=draft.event_time_us,
+        )
+        if sync:
+            ticket.result()
+        tally.add(ticket)
+        if print_ids:
+            click.echo(str(tally.last_id))
+    writer.flush()
+    tally.settle()
+
+
+def _count_what_came(tally: Tally) -> None:
+    """After a failure: the acknowledgements that had arrived before it. The failure itself is being
+    raised already."""
+    try:
+        tally.settle()
+    except DlogError:
+        return

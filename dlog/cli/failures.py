@@ -1,0 +1,119 @@
+"""Errors as people meet them: one line on standard error that says what to do, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+from dlog import errors
+from dlog.cli.escape import printable
+
+if TYPE_CHECKING:
+    from dlog.cli.shared import Settings
+
+OK, FAILED, USAGE, NOT_FOUND, FENCED, UNAVAILABLE = range(6)
+INTERRUPTED, TERMINATED = 130, 143
+
+# The first match counts; a class stands for its subclasses.
+CODES: tuple[tuple[type[Exception], int], ...] = (
+    (errors.NotFound, NOT_FOUND),
+    (errors.Fenced, FENCED),
+    (errors.Unavailable, UNAVAILABLE),
+    (errors.Timeout, UNAVAILABLE),
+    (errors.ConfigError, USAGE),
+    (errors.Unsupported, USAGE),
+)
+
+ADVICE: dict[type[Exception], str] = {
+    errors.NotFound: "`dlog ls` lists the logs there are",
+    errors.AlreadyExists: "choose another name, or `dlog describe` the one there is",
+    errors.Fenced: "the log has another writer now; run this again only if you mean to take over",
+    errors.Unavailable: "try again; `dlog doctor` checks the place",
+    errors.Timeout: "try again, or allow more time (?meta_timeout_ms= in the URL)",
+    errors.Truncated: "start at the head: `dlog tail -o 0:`, or read with a later start",
+    errors.Corrupt: "stored bytes are damaged; nothing was skipped",
+    errors.AuthError: "check who may read and write there: `dlog doctor`",
+    errors.Broken: "this is a fault of dlog itself; please report it, with --debug",
+    errors.FormatError: "see `dlog COMMAND --help` for what is understood",
+    errors.TooLarge: "split it into smaller messages",
+}
+
+
+class Told(Exception):
+    """A failure of the command itself, already put into words."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, treated as Ctrl-C is: what was read is flushed and counted."""
+
+
+# What a command may end with; anything else is a fault of ours.
+EXPECTED = (
+    errors.DlogError,
+    Told,
+    OSError,
+    KeyboardInterrupt,
+    click.ClickException,
+    click.exceptions.Exit,
+    click.Abort,
+)
+
+
+def report(error: BaseException, *, debug: bool) -> int:
+    """Say it on standard error; the exit code."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    say(describe(error))
+    return code_of(error)
+
+
+def report_fault(
+    settings: Settings, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """The last resort, for an error nobody expected: `sys.excepthook` of the program."""
+    if settings.debug:
+        sys.__excepthook__(kind, error, trace)
+    else:
+        say(f"{kind.__name__}: {error} (a fault of dlog itself; --debug shows where)")
+
+
+def describe(error: BaseException) -> str:
+    """One line: what happened, whether it may have happened, what to do."""
+    if isinstance(error, Told):
+        return str(error)
+    if isinstance(error, errors.DlogError):
+        told = error.message
+        if errors.unknown(error):
+            told += "; what was under way may or may not have happened"
+        advice = next((text for kind, text in ADVICE.items() if isinstance(error, kind)), None)
+        return told if advice is None else f"{told} ({advice})"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def code_of(error: BaseException) -> int:
+    if isinstance(error, Told):
+        return error.code
+    return next((code for kind, code in CODES if isinstance(error, kind)), FAILED)
+
+
+def say(line: str) -> None:
+    """One line for people, on standard error, with nothing in it that a terminal would obey."""
+    print(f"dlog: {printable(line)}", file=sys.stderr, flush=True)

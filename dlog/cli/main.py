@@ -1,0 +1,134 @@
+"""The command `dlog`: a table of commands that are loaded when called, and the one place where
+errors become exit codes. `dlog --help` loads click and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from dlog._version import __version__
+from dlog.cli import failures
+from dlog.cli.shared import Settings, common_options
+
+# name -> (module below dlog.cli.commands, what `dlog --help` says about it)
+COMMANDS = {
+    "produce": ("produce", "Append messages: lines of standard input, JSON, or files."),
+    "tail": ("tail", "Print messages: the last ones, a range, since a time, or as they come."),
+    "ls": ("list_logs", "List the logs."),
+    "create": ("create", "Create a log, with options of its own."),
+    "describe": ("describe", "Say everything about a log: owner, options, head and tail."),
+    "segments": ("segments", "List the segments of a log."),
+    "rm": ("remove", "Remove a log and all its messages, for good."),
+    "bench": ("bench", "Measure writing and reading in a throw-away log."),
+    "doctor": ("doctor", "Check the place the logs live in and what is installed."),
+}
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done; also when whoever read our output stopped early
+  1    failed; the line on standard error says why and what to do
+  2    wrong usage: arguments, options or URL
+  3    there is no such log or message
+  4    fenced: another writer took the log over
+  5    unavailable or out of time; trying again may help
+  130  Ctrl-C (143: terminated)
+"""
+
+
+class LazyGroup(click.Group):
+    """Commands by name; a module is imported when its command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = COMMANDS.get(cmd_name)
+        if known is None:
+            return None
+        found = importlib.import_module(f"dlog.cli.commands.{known[0]}").command
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="dlog", message="%(prog)s %(version)s")
+@common_options
+def program(settings: Settings) -> None:
+    """An unbounded, fenced, single-writer log.
+
+    The logs live at the URL given by --url, else by DLOG_URL, else in your data directory. Options
+    of this list may stand before or after the command.
+    """
+
+
+def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
+    raise failures.Terminated
+
+
+@contextmanager
+def _sigterm_as_an_exception() -> Iterator[None]:
+    try:
+        before = signal.signal(signal.SIGTERM, _on_sigterm)
+    except ValueError:  # not the main thread: then signals are somebody else's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    if "_DLOG_COMPLETE" in os.environ:  # a shell asks for completions; click answers and exits
+        program.main(prog_name="dlog")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    settings = Settings()
+    if argv is None:  # the program itself, not a caller in Python
+        sys.excepthook = functools.partial(failures.report_fault, settings)
+    try:
+        with _sigterm_as_an_exception():
+            code = _run(arguments, settings)
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return failures.OK
+    except failures.EXPECTED as error:
+        code = failures.report(error, debug=settings.debug)
+        try:
+            sys.stdout.flush()
+        except OSError:  # the very thing that was reported, or nobody reads any more
+            _let_go_of_stdout()
+        return code
+
+
+def _run(arguments: Iterable[str], settings: Settings) -> int:
+    # Not click's own main: it turns a broken pipe into exit code 1 and Ctrl-C into 1.
+    with program.make_context("dlog", list(arguments), obj=settings) as context:
+        told = program.invoke(context)
+    return told if isinstance(told, int) else failures.OK
+
+
+def _let_go_of_stdout() -> None:
+    """What is still buffered can go nowhere; Python must not complain about it at exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # stdout has no file (a test's buffer): nothing to let go of
+        return

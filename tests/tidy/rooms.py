@@ -1,0 +1,120 @@
+"""Who may import whom: the table of docs/ARCHITECTURE.md as data.
+
+A module belongs to the first room one of whose patterns matches its name. A room may import itself
+and the rooms it lists, and never the outside modules it lists under `never`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NO_IO = frozenset(
+    "asyncio socket select selectors ssl threading multiprocessing subprocess concurrent "
+    "time random secrets os pathlib tempfile mmap fcntl signal kazoo sqlite3".split()
+)
+
+
+@dataclass(frozen=True)
+class Room:
+    name: str
+    patterns: tuple[str, ...]
+    may: frozenset[str]
+    never: frozenset[str] = frozenset()
+
+    def holds(self, module: str) -> bool:
+        return any(re.fullmatch(pattern, module) for pattern in self.patterns)
+
+
+def _may(*rooms: str) -> frozenset[str]:
+    return frozenset(rooms)
+
+
+# What stands below the three rooms of one log.
+_WAIST = _may("floor", "wire", "contracts", "meta values", "effects", "driver", "cores")
+_BACKENDS = _may("sqlite", "memory meta", "embedded", "memory ledgers")
+
+ROOMS = (
+    Room(
+        "floor",
+        (r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|secret|nudge|_version)",),
+        _may(),
+    ),
+    Room("wire", (r"dlog\.wire(\..*)?",), _may("floor"), (_NO_IO | {"logging"}) - {"threading"}),
+    # What a core may ask of the world, as values; and the one place that does what was asked.
+    Room("effects", (r"dlog\.effects",), _may("floor", "contracts"), _NO_IO),
+    Room("driver", (r"dlog\.drive",), _may("floor", "contracts", "effects")),
+    # A core decides: it takes facts and returns effects. A policy prefers. Neither does anything.
+    Room(
+        "cores",
+        (
+            r"dlog\..*\.(core|policy)",
+            r"dlog\..*\.core\..*",
+            r"dlog\.writer\.(batch|pipe|segments|takeover)",
+        ),
+        _may("floor", "wire", "contracts", "effects", "meta values"),
+        _NO_IO,
+    ),
+    Room("contracts", (r"dlog\.(meta|ledger)(\.store)?",), _may("floor")),
+    Room(
+        "meta values",
+        (r"dlog\.meta\.(layout|log_meta|cas)",),
+        _may("floor", "contracts", "effects"),
+        _NO_IO,
+    ),
+    Room("own trees", (r"dlog\.meta\.nodes",), _may("floor", "contracts"), _NO_IO),
+    Room("sqlite", (r"dlog\.meta\.sqlite.*",), _may("floor", "wire", "contracts", "own trees")),
+    Room(
+        "memory meta",
+        (r"dlog\.meta\.memory.*",),
+        _may("floor", "wire", "contracts", "own trees"),
+    ),
+    Room(
+        "embedded",
+        (r"dlog\.ledger\.embedded(\..*)?",),
+        _may("floor", "wire", "contracts"),
+    ),
+    Room("memory ledgers", (r"dlog\.ledger\.memory.*",), _may("floor", "wire", "contracts")),
+    Room("writer", (r"dlog\.writer(\..*)?",), _WAIST),
+    Room("reader", (r"dlog\.reader(\..*)?",), _WAIST),
+    Room("admin", (r"dlog\.admin(\..*)?",), _WAIST | _may("reader", "writer")),
+    # The front door: the only place that knows which URL scheme is which backend.
+    Room(
+        "front",
+        (r"dlog", r"dlog\.(client|aio)", r"dlog\.sync(\..*)?"),
+        _WAIST | _BACKENDS | _may("writer", "reader", "admin"),
+    ),
+    Room("cli", (r"dlog\.cli(\..*)?", r"dlog\.__main__"), _may("floor", "front")),
+    Room(
+        "testing",
+        (r"dlog\.testing(\..*)?",),
+        _WAIST | _BACKENDS | _may("writer", "reader", "admin", "front", "own trees"),
+    ),
+)
+
+# Edges the table forbids and that stand nevertheless, each with its reason.
+EXTRA_EDGES = {
+    ("dlog.cli.commands.doctor", "dlog.wire.crc32c"): "doctor reports which CRC32C was chosen",
+}
+
+# Outside packages, and the only modules that may import each.
+ONLY_IN = {
+    "click": r"dlog\.cli(\..*)?",
+    "rich": r"dlog\.cli(\..*)?",
+    "structlog": r"dlog\.cli(\..*)?",
+    "sqlite3": r"dlog\.(meta\.sqlite.*|cli\.commands\.doctor)",
+    "kazoo": r"dlog\.meta\.zookeeper",
+    "fastcrc": r"dlog\.wire\.crc32c",
+    "google_crc32c": r"dlog\.wire\.crc32c",
+    "crcmod": r"dlog\.wire\.crc32c",
+    "lz4": r"dlog\.wire\..*",
+    "zstandard": r"dlog\.wire\..*",
+    "numpy": r"dlog\.(wire|reader|testing)\..*",
+    "pyarrow": r"dlog\.(wire|reader|testing)\..*",
+    "pytest": r"dlog\.testing(\..*)?",
+    "hypothesis": r"dlog\.testing(\..*)?",
+}
+
+
+def room_of(module: str) -> Room | None:
+    return next((room for room in ROOMS if room.holds(module)), None)
