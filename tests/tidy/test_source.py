@@ -14,7 +14,7 @@ LINES_MAX = 600
 PARAGRAPH_CHARACTERS_MIN = 60
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError|NotImplemented\b(?!Type))")
 
-# Who may read a real clock or draw real chance, besides clock.py and chance.py, and why. What stands
+# Who may read a real clock or draw real chance, besides clock.py and chance.py, and why. What is
 # in dlog/testing waits for facts of real processes with a deadline, as tests do.
 CLOCK_READERS = {
     "dlog/cli/commands/bench.py": "measures elapsed time, for people",

@@ -45,10 +45,7 @@ def test_iso_times_with_and_without_a_zone() -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2025-13-01", "99999999w", "0001-01-01"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    if text == "0001-01-01" and datetime(2025, 1, 1).astimezone().utcoffset() == timedelta(0):
-        assert parse_moment(text, NOW).year == 1  # a year that only some zones can tell
-        return
-    with pytest.raises(ValueError, match="time|clock"):
+    with pytest.raises(ValueError, match=r"time|clock"):
         parse_moment(text, NOW)
 
 
