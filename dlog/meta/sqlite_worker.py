@@ -203,8 +203,8 @@ class Worker:
         self._current: Job[Any] | None = None
         self._vigils: list[Vigil] = []
         self._pace_s = POLL_FIRST_S
-        self._farewells: list[Callable[[], None]] = []
-        self._ended = False
+        self._farewells: list[Callable[[], None]] | None = []  # None once they were said
+        self._last_words: DlogError | None = None  # what late comers hear once the thread ended
         self._on_lost: Callable[[], None] | None = on_lost
 
     @property
@@ -215,6 +215,8 @@ class Worker:
         if self._thread is None:
             self._start()
         self._items.put(item)
+        if self._last_words is not None:
+            self._dismiss()  # whether we or the ending thread come first, no item stays behind
 
     def stop(self) -> None:
         """From any thread, also from a finalizer in the middle of anything: takes no lock."""
@@ -224,7 +226,7 @@ class Worker:
     def call_at_end(self, farewell: Callable[[], None]) -> None:
         """`farewell` runs once, on the worker's thread, when all is closed; or here, if it is."""
         with self.turn_lock:
-            if not self._ended:
+            if self._farewells is not None:
                 self._farewells.append(farewell)
                 return
         farewell()
@@ -277,6 +279,9 @@ class Worker:
     def _look_around(self, tree: Tree) -> None:
         """Answer the vigils whose node changed. A death writes nothing, so nodes that could die
         are looked at every time."""
+        self._vigils = [vigil for vigil in self._vigils if not vigil.over]
+        if not self._vigils:
+            return
         waiting = []
         try:
             self.file.open(_IN_PASSING)
@@ -286,8 +291,6 @@ class Worker:
         except DlogError:
             stamp = None  # let everybody look for themselves: their call will name the trouble
         for vigil in self._vigils:
-            if vigil.over:
-                continue
             if self._answered(vigil, stamp, tree):
                 self._pace_s = POLL_FIRST_S
             else:
@@ -320,30 +323,30 @@ class Worker:
 
     def _end(self) -> None:
         """Whatever ended the loop: nobody is left waiting, nothing is left open."""
-        error: DlogError
         if self._stopping:
-            error = WriterClosed("the metadata store is closed")
+            self._last_words = WriterClosed("the metadata store is closed")
         else:
-            error = Broken(f"the thread that worked for {self.file.path} ended")
-        self._stopping = True
+            self._last_words = Broken(f"the thread that worked for {self.file.path} ended")
         self._sessions.release()
         self.file.close()
-        orphans: list[Job[Any] | Vigil] = [*self._vigils]
         if self._current is not None:
-            orphans.append(self._current)
-        while True:
+            self._current.finish(None, self._last_words.again())
+        for vigil in self._vigils:
+            vigil.finish(None, self._last_words.again())
+        self._dismiss()
+        with self.turn_lock:
+            farewells, self._farewells = self._farewells, None
+        for farewell in farewells or ():
+            farewell()
+
+    def _dismiss(self) -> None:
+        while self._last_words is not None:
             try:
                 item = self._items.get_nowait()
             except queue.Empty:
                 break
             if not isinstance(item, _Nudge):
-                orphans.append(item)
-        for orphan in orphans:
-            orphan.finish(None, error.again())
-        with self.turn_lock:
-            self._ended = True
-        for farewell in self._farewells:
-            farewell()
+                item.finish(None, self._last_words.again())
 
 
 def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
