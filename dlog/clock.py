@@ -4,6 +4,7 @@ say."""
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -26,3 +27,14 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def datetime_us(moment: datetime) -> int:
+    """Microseconds since 1970 of an aware datetime, exactly."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def us_datetime(wall_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=wall_us)

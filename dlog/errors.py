@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import builtins
 import enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 
 class Retry(enum.Enum):
@@ -30,6 +30,14 @@ class Outcome(enum.Enum):
 class Handle(enum.Enum):
     USABLE = "usable"
     DEAD = "dead"
+
+
+class Winner(NamedTuple):
+    """Who took a log over, with which epoch, and when by their clock."""
+
+    name: str
+    epoch: int
+    since_us: int
 
 
 class DlogError(Exception):
@@ -81,7 +89,7 @@ class DlogError(Exception):
 
 
 class Fenced(DlogError):
-    """Another writer took the log over. `winner` says who, `epoch` with which epoch."""
+    """Another writer took the log over. `winner` says who, with which epoch, and when."""
 
     retry, outcome, handle = Retry.AFTER_REOPEN, Outcome.UNKNOWN, Handle.DEAD
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,6 +90,7 @@ class End:
     ledger_id: int = NO_LEDGER
     last_entry: int = NO_ENTRY
     next_seq: int = 0
+    last_time_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,9 @@ class LogMeta:
         return dataclasses.replace(
             self,
             segments=tuple(done if s.number == number else s for s in self.segments),
-            end=End(number, done.ledger_id, sealed.last_entry, sealed.next_seq),
+            end=End(
+                number, done.ledger_id, sealed.last_entry, sealed.next_seq, sealed.last_time_us
+            ),
         )
 
     def dropped(self, number: int, now_us: int) -> LogMeta:
@@ -195,7 +199,8 @@ class LogMeta:
         if any(segment.sealed is None for segment in moved):
             return None
         first, last = moved[0].sealed, moved[-1].sealed
-        assert first is not None and last is not None
+        assert first is not None
+        assert last is not None
         ref = PageRef(
             moved[0].number,
             moved[-1].number,
@@ -228,7 +233,7 @@ class LogMeta:
         """What stays of a removed log: all that must never go back."""
         check(not self.pages and not self.deleting, "a tombstone holds no ledger", self.uid)
         return dataclasses.replace(
-            self, state=LogState.DELETED, end=End(next_seq=0), hand_over=None, truncate_before=None
+            self, state=LogState.DELETED, hand_over=None, truncate_before=None
         )
 
     def reborn(self, uid: str, options: LogOptions) -> LogMeta:
@@ -240,7 +245,7 @@ class LogMeta:
             epoch=self.epoch,
             next_number=self.next_number,
             ledger_floor=self.ledger_floor,
-            end=End(number=self.next_number - 1),
+            end=End(number=self.next_number - 1, last_time_us=self.end.last_time_us),
         )
 
     # --- bytes
@@ -346,7 +351,7 @@ def _segment_fields(segment: Segment) -> dict[str, Any]:
 
 def _segments(raw: list[Any], where: str) -> tuple[Segment, ...]:
     segments = tuple(_segment(each, where) for each in raw)
-    for earlier, later in zip(segments, segments[1:], strict=False):
+    for earlier, later in itertools.pairwise(segments):
         if later.number <= earlier.number or later.ledger_id <= earlier.ledger_id:
             raise FormatError(f"{where}: segment {later.number} does not follow {earlier.number}")
         if earlier.sealed is None and later.sealed is not None:
@@ -421,4 +426,4 @@ def _value(kind: Any, raw: object, where: str) -> Any:
     if not isinstance(raw, dict):
         raise FormatError(f"{where}: a {kind.__name__} is an object, not {raw!r}")
     checks = {"int": _int, "str": _str}
-    return kind(*(checks[f.type](raw, f.name, where) for f in dataclasses.fields(kind)))
+    return kind(*(checks[str(f.type)](raw, f.name, where) for f in dataclasses.fields(kind)))

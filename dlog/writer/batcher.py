@@ -1,0 +1,302 @@
+"""Where messages become batches: the one place that user threads and the event loop share.
+
+Threads put messages into the *open* batch under a lock. A batch that is full is *sealed* and queues
+for the loop, which takes sealed batches first, and the open one when nothing is in flight: so an
+idle writer sends at once, and a busy one gathers. The loop is woken only when it has something to
+do, not for every message.
+
+The window bounds what was taken and not yet acknowledged. It is looked at when a batch is full, not
+per message, so it may be exceeded by about one batch. Waiting for room is first come, first served,
+and wakes one waiter at a time: a freed place never stampedes.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from itertools import accumulate
+
+from dlog import limits
+from dlog.clock import SYSTEM_CLOCK
+from dlog.errors import BufferFull, DlogError, Outcome, Timeout
+from dlog.writer.arguments import (
+    EventTime,
+    HeadersArg,
+    as_bytes,
+    as_event_time_us,
+    as_headers,
+    payload_bytes,
+    refuse_too_large,
+)
+from dlog.writer.batch import Batch
+from dlog.writer.tickets import Ticket
+
+MESSAGE_BYTES = 16  # what a message counts beside its payload, so that empty ones are bounded too
+
+Room = Callable[[], None]
+
+
+class Batcher:
+    """Takes messages from any thread; the loop side is marked so."""
+
+    def __init__(
+        self, *, entry_bytes: int, window_bytes: int, wake_loop: Callable[[], None]
+    ) -> None:
+        self.entry_bytes = entry_bytes
+        self._window_bytes = window_bytes
+        self._wake_loop = wake_loop
+        self._lock = threading.Lock()
+        self._open = Batch([], 0)
+        self._sealed: deque[Batch] = deque()
+        self._taken_bytes = 0
+        self._waiting: deque[Room] = deque()
+        self._refusal: DlogError | None = None
+        self._hungry = True  # the loop wants the open batch even if it is not full
+        self._woken = False
+
+    # --- any thread
+
+    def offer(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersArg | None = None,
+        event_time: EventTime | None = None,
+    ) -> Ticket | None:
+        """A ticket, or None when the window is full: then wait for room and offer again."""
+        if type(value) is bytes and key is None and headers is None and event_time is None:
+            size = len(value) + MESSAGE_BYTES
+            with self._lock:
+                batch = self._open
+                if batch.bytes + size <= self.entry_bytes and self._refusal is None:
+                    values = batch.values
+                    idx = len(values)
+                    values.append(value)
+                    batch.bytes += size
+                    if self._hungry and not self._woken:
+                        self._woken = True
+                        self._wake_loop()
+                    return Ticket(batch, idx)
+        return self._offer_any(value, key, headers, event_time)
+
+    def _offer_any(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeadersArg | None,
+        event_time: EventTime | None,
+    ) -> Ticket | None:
+        value = as_bytes("a value", value)
+        key = as_bytes("a key", key)
+        pairs = as_headers(headers)
+        at_us = as_event_time_us(event_time)
+        payload = payload_bytes(value, key, pairs)
+        refuse_too_large(1, payload, len(pairs or ()))
+        size = payload + MESSAGE_BYTES
+        with self._lock:
+            batch = self._room_for(size)
+            if batch is None:
+                return None
+            idx = batch.append(value, key, pairs, at_us)
+            batch.bytes += size
+            self._knock()
+            return Ticket(batch, idx)
+
+    def offer_run(
+        self,
+        values: list[bytes],
+        sizes: list[int],
+        start: int,
+        pieces: list[tuple[Batch, int, int]],
+    ) -> int:
+        """Takes plain values from index `start` on, as many as there is room for, and notes in
+        `pieces` which batch took which; the index of the first that it did not take."""
+        ends = list(accumulate(sizes[start:]))
+        count = len(values)
+        taken = 0
+        with self._lock:
+            while start + taken < count:
+                done_bytes = ends[taken - 1] if taken else 0
+                batch = self._room_for(sizes[start + taken])
+                if batch is None:
+                    break
+                room = max(self.entry_bytes - batch.bytes, sizes[start + taken])
+                idx = len(batch.values)
+                most = taken + limits.ENTRY_MESSAGES_MAX - idx
+                upto = min(max(bisect_right(ends, done_bytes + room), taken + 1), most)
+                batch.values.extend(values[start + taken : start + upto])
+                batch.bytes += ends[upto - 1] - done_bytes
+                pieces.append((batch, idx, upto - taken))
+                taken = upto
+            if taken:
+                self._knock()
+        return start + taken
+
+    def offer_whole(self, batch: Batch) -> bool:
+        """A batch of its own, sealed: an atomic run. False when the window is full."""
+        with self._lock:
+            self._refuse()
+            if self._is_full():
+                return False
+            self._seal_open()
+            self._add_sealed(batch)
+            self._knock()
+            return True
+
+    def _room_for(self, size: int) -> Batch | None:
+        """The open batch, if need be a fresh one; None when the window is full. Under the lock."""
+        self._refuse()
+        batch = self._open
+        if not batch.values:
+            return batch
+        fits = batch.bytes + size <= self.entry_bytes
+        if fits and len(batch.values) < limits.ENTRY_MESSAGES_MAX:
+            return batch
+        if self._is_full():
+            return None
+        self._seal_open()
+        self._knock()
+        return self._open
+
+    def _is_full(self) -> bool:
+        return self._taken_bytes + self._open.bytes >= self._window_bytes and self._taken_bytes > 0
+
+    def _seal_open(self) -> None:
+        if self._open.values:
+            self._add_sealed(self._open)
+            self._open = Batch([], 0)
+
+    def _add_sealed(self, batch: Batch) -> None:
+        self._sealed.append(batch)
+        self._taken_bytes += batch.bytes
+
+    def _knock(self) -> None:
+        if (self._hungry or self._sealed) and not self._woken:
+            self._woken = True
+            self._wake_loop()
+
+    def _refuse(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal.again()
+
+    def call_when_room(self, room: Room) -> None:
+        """Calls `room` once there may be room, or the batcher refuses: on whatever thread makes it
+        so."""
+        with self._lock:
+            if not self._is_full() or self._refusal is not None:
+                ready = True
+            else:
+                self._waiting.append(room)
+                ready = False
+        if ready:
+            room()
+
+    def forget_waiter(self, room: Room) -> None:
+        """A waiter that gave up. If it had been woken meanwhile, its place goes to the next."""
+        with self._lock:
+            try:
+                self._waiting.remove(room)
+                return
+            except ValueError:
+                pass
+        self._wake_one()
+
+    def wait_room(self, deadline_s: float | None) -> None:
+        """Block this thread until there may be room."""
+        gate = threading.Lock()
+        gate.acquire()
+        self.call_when_room(gate.release)
+        timeout = -1 if deadline_s is None else max(deadline_s - SYSTEM_CLOCK.monotonic_s(), 0.0)
+        arrived = False
+        try:
+            arrived = gate.acquire(timeout=timeout)
+        finally:
+            if not arrived:
+                self.forget_waiter(gate.release)
+        if not arrived:
+            raise window_timeout()
+
+    @property
+    def pending(self) -> list[Batch]:
+        """Batches that the loop has not taken yet, oldest first; resolve-waiters may be added to
+        them."""
+        with self._lock:
+            batches = list(self._sealed)
+            if self._open.values:
+                batches.append(self._open)
+            return batches
+
+    # --- the loop
+
+    def take(self, *, partial: bool) -> Batch | None:
+        """The next batch to send: a sealed one, or the open one if `partial`; None when there is
+        none now."""
+        with self._lock:
+            self._woken = False
+            if self._sealed:
+                return self._sealed.popleft()
+            if partial and self._open.values:
+                self._seal_open()
+                return self._sealed.popleft()
+            return None
+
+    def has_open(self) -> bool:
+        return bool(self._open.values)
+
+    def set_hungry(self, hungry: bool) -> bool:
+        """Whether a message that arrives now should wake the loop. True when some are here already:
+        they may have arrived before the change, and nobody would look at them."""
+        with self._lock:
+            self._hungry = hungry
+            return bool(self._open.values or self._sealed)
+
+    def release(self, size: int) -> None:
+        """So many taken bytes are acknowledged, or failed."""
+        with self._lock:
+            self._taken_bytes -= size
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        with self._lock:
+            if not self._waiting or (self._is_full() and self._refusal is None):
+                return
+            room = self._waiting.popleft()
+        room()
+
+    def passed_on(self) -> None:
+        """A waiter got its place in; if there is room left, the next may come."""
+        self._wake_one()
+
+    def close(self, error: DlogError) -> None:
+        """From now on every offer raises `error`; what was taken by now still goes out."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = error
+            self._seal_open()
+            waiting, self._waiting = self._waiting, deque()
+        for room in waiting:
+            room()
+
+    def refuse(self, error: DlogError) -> list[Batch]:
+        """From now on every offer raises `error`; what was not taken yet is returned to be
+        failed."""
+        self.close(error)
+        with self._lock:
+            left = list(self._sealed)
+            self._sealed.clear()
+        return left
+
+    @property
+    def refusal(self) -> DlogError | None:
+        return self._refusal
+
+
+def window_timeout() -> Timeout:
+    return Timeout("no room in the window in time; nothing was sent", outcome=Outcome.NOT_HAPPENED)
+
+
+def window_full() -> BufferFull:
+    return BufferFull("the window is full; nothing was sent (on_full='raise')")

@@ -1,0 +1,44 @@
+"""What a writer should do next besides appending: core's choice of procedure, one at a time."""
+
+from __future__ import annotations
+
+import enum
+
+from dlog.effects import Procedure
+from dlog.writer.core import WriterCore, WriterState
+from dlog.writer.healing import heal
+from dlog.writer.policy import Advice
+from dlog.writer.rotation import prepare, rotate
+
+
+class Duty(enum.Enum):
+    HEAL = "heal"
+    ROTATE = "rotate"
+    PREPARE = "prepare"
+
+
+def next_duty(core: WriterCore, *, rotation_asked: bool, resting: bool) -> Duty | None:
+    """`resting` after a failure: only healing does not wait for its turn."""
+    if core.state is WriterState.HEALING:
+        return Duty.HEAL
+    if core.state is not WriterState.OPEN or len(core.pipes) > 1 or resting:
+        return None
+    if rotation_asked:
+        return Duty.ROTATE
+    match core.advice():
+        case Advice.ROTATE | Advice.WAIT:
+            return Duty.ROTATE
+        case Advice.PREPARE if core.spare is None:
+            return Duty.PREPARE
+        case _:
+            return None
+
+
+def procedure_of(duty: Duty, core: WriterCore) -> Procedure[None]:
+    match duty:
+        case Duty.HEAL:
+            return heal(core)
+        case Duty.ROTATE:
+            return rotate(core)
+        case Duty.PREPARE:
+            return prepare(core)

@@ -1,0 +1,489 @@
+"""The writer's driver: moves batches from the batcher through the core to the appenders, and facts
+back.
+
+Everything here runs on one event loop, but for the batcher's intake. It owns the tasks, the timers
+and the appenders of one writer and decides nothing: what may be sent, acknowledged or rotated, the
+core says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from typing import Any
+
+from dlog import trace
+from dlog.chance import backoff_s
+from dlog.drive import Driver, Stores
+from dlog.effects import Drained, Effect, Release, SubmitEntry
+from dlog.errors import (
+    DlogError,
+    Fenced,
+    ForkedHandle,
+    Handle,
+    NotFound,
+    Outcome,
+    Timeout,
+    WriterClosed,
+    check,
+)
+from dlog.ids import MessageId
+from dlog.meta.log_meta import WriterMark
+from dlog.options import LogOptions, WriterOptions, visible_within_ms
+from dlog.writer.batch import Batch
+from dlog.writer.batcher import Batcher
+from dlog.writer.core import Identity, WriterCore, WriterState
+from dlog.writer.duties import Duty, next_duty, procedure_of
+from dlog.writer.rotation import begin, close
+from dlog.writer.takeover import Opening, take_over
+from dlog.writer.tickets import until_resolved
+
+_log = logging.getLogger("dlog.writer")
+
+AGE_CHECKS = 20  # times in a segment's life that its age is looked at while nothing else happens
+AGE_CHECK_S_MAX = 60.0
+
+
+class Engine:
+    """One open writer. Implements `AppenderListener`."""
+
+    def __init__(self, stores: Stores, name: str, options: WriterOptions, mark: WriterMark) -> None:
+        self.name = name
+        self.options = options
+        self.mark = mark
+        self.last_id: MessageId | None = None
+        self.rotations = 0
+        self._stores = stores
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._driver = _WriterDriver(self, stores)
+        self._core: WriterCore | None = None
+        self.batcher = Batcher(
+            entry_bytes=options.entry_bytes,
+            window_bytes=options.window_bytes,
+            wake_loop=self._wake,
+        )
+        self._within_ms = visible_within_ms(options.visible)
+        self._publish_timers: dict[int, asyncio.TimerHandle] = {}
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._lingered = False
+        self._duty: asyncio.Task[None] | None = None
+        self._rotation_asked = False
+        self._rest_until_s = 0.0
+        self._failures = 0
+        self._watchers: list[asyncio.Future[None]] = []
+        self._closing: asyncio.Task[DlogError | None] | None = None
+        self._sealing = False  # all is flushed: no duty begins any more
+        self._last_pushed: Batch | None = None
+        self.failed_batches: list[Batch] = []
+        self._buried = False
+
+    @property
+    def core(self) -> WriterCore:
+        assert self._core is not None
+        return self._core
+
+    # --- opening
+
+    async def open(self, create: LogOptions | None) -> None:
+        stores = self._stores
+        opening = Opening(
+            self.name,
+            stores.layout,
+            self.mark,
+            self.options.takeover,
+            create,
+            stores.chance.token(),
+            stores.clock.wall_us,
+            stores.chance,
+        )
+        timeout_ms = self.options.open_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                opened = await self._driver.run(take_over(opening))
+                identity = Identity(
+                    self.name,
+                    self.mark.token,
+                    stores.layout,
+                    stores.clock.wall_us,
+                    stores.clock.monotonic_s,
+                    stores.chance,
+                )
+                self._core = WriterCore(identity, opened, self.options)
+                await self._driver.run(begin(self._core))
+                await self._until(lambda: self._is_visible(opened.ledger_id))
+        except TimeoutError as error:
+            self._let_go()
+            if isinstance(error, Timeout):
+                raise
+            raise Timeout(
+                f"log {self.name!r} could not be opened for writing within {timeout_ms} ms",
+                log=self.name,
+                elapsed_ms=timeout_ms,
+            ) from None
+        except BaseException:
+            self._let_go()
+            raise
+        if self.core.state is WriterState.DEAD:
+            assert self.core.error is not None
+            raise self.core.error.again()
+        self._check_age()
+
+    def _is_visible(self, ledger_id: int) -> bool:
+        core = self.core
+        if core.state is WriterState.DEAD:
+            return True
+        return core.is_idle and not core.unpublished(core.current.ledger_id)
+
+    # --- messages
+
+    def _wake(self) -> None:
+        """From any thread: there is something for the pump."""
+        try:
+            if threading.get_ident() == self._thread:
+                self._loop.call_soon(self._pump)
+            else:
+                self._loop.call_soon_threadsafe(self._pump)
+        except RuntimeError:
+            raise WriterClosed("the event loop of this writer is closed", log=self.name) from None
+
+    def _pump(self) -> None:
+        core, batcher = self._core, self.batcher
+        if core is None:
+            return
+        while core.room():
+            batch = batcher.take(partial=core.is_idle and self._has_lingered())
+            if batch is None:
+                break
+            self._lingered = False
+            self._last_pushed = batch
+            ledger_id, buffers = core.push(batch)
+            trace.before("append.pushed")
+            self.submit_entry(ledger_id, buffers)
+            trace.after("append.pushed")
+        idle = core.is_idle
+        if batcher.set_hungry(idle) and idle and core.room() and self._has_lingered():
+            self._loop.call_soon(self._pump)
+        self._care()
+
+    def _has_lingered(self) -> bool:
+        """May the open batch go? With `linger_ms`, only some time after it was first looked at."""
+        if self.options.linger_ms == 0 or self._lingered or self._closing is not None:
+            return True
+        if self._linger_timer is None and self.batcher.has_open():
+            delay_s = self.options.linger_ms / 1000
+            self._linger_timer = self._loop.call_later(delay_s, self._linger_over)
+        return False
+
+    def _linger_over(self) -> None:
+        self._linger_timer = None
+        self._lingered = True
+        self._pump()
+
+    def submit_entry(self, ledger_id: int, buffers: Any) -> None:
+        entry_id = self._driver.appenders[ledger_id].submit(buffers)
+        pipe = self.core.current
+        check(
+            (pipe.ledger_id, pipe.last_pushed) >= (ledger_id, entry_id),
+            "the appender counts entries as we do",
+            entry_id,
+        )
+
+    def on_confirmed(self, ledger_id: int, last_entry: int) -> None:
+        core = self._core
+        if core is None:
+            return
+        trace.before("append.confirmed")
+        core.on_confirmed(ledger_id, last_entry)
+        trace.after("append.confirmed")
+        if core.unpublished(ledger_id):
+            self._publish(ledger_id)
+        self.after_fact()
+
+    def _publish(self, ledger_id: int) -> None:
+        """As cheaply as the promise allows: at once where it is free, else when the ledger is idle,
+        else when the user's bound is over."""
+        appender = self._driver.appenders.get(ledger_id)
+        if appender is None:
+            return
+        if self._within_ms is not None:
+            if ledger_id not in self._publish_timers:
+                self._publish_timers[ledger_id] = self._loop.call_later(
+                    self._within_ms / 1000, self._publish_due, ledger_id
+                )
+        elif appender.publish_is_free or self.core.is_ledger_idle(ledger_id):
+            appender.publish()
+
+    def _publish_due(self, ledger_id: int) -> None:
+        self._publish_timers.pop(ledger_id, None)
+        appender = self._driver.appenders.get(ledger_id)
+        if appender is not None and self.core.unpublished(ledger_id):
+            appender.publish()
+
+    def on_published(self, ledger_id: int, last_entry: int) -> None:
+        if self._core is None:
+            return
+        trace.before("append.published")
+        self._core.on_published(ledger_id, last_entry)
+        trace.after("append.published")
+        self.after_fact()
+
+    def on_failed(self, ledger_id: int, error: DlogError) -> None:
+        if self._core is None:
+            return
+        self._core.on_failed(ledger_id, error)
+        self.after_fact()
+
+    def after_fact(self) -> None:
+        """Acknowledge what the core released, tell who waits for progress, send what there is room
+        for."""
+        core = self.core
+        released = core.take_released()
+        if released:
+            trace.before("append.acked")
+            size = 0
+            for batch in released:
+                size += batch.bytes
+                batch.resolve()
+            last = released[-1]
+            self.last_id = MessageId(last.ledger_id, last.entry_id, len(last.values) - 1)
+            self.batcher.release(size)
+            trace.after("append.acked")
+        if self._watchers:
+            watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                if not watcher.done():
+                    watcher.set_result(None)
+        if core.state is WriterState.DEAD:
+            self._bury()
+            return
+        self._pump()
+
+    async def _until(self, fact: Any) -> None:
+        """Looks again after every fact."""
+        while not fact():
+            watcher = self._loop.create_future()
+            self._watchers.append(watcher)
+            await watcher
+
+    # --- duties
+
+    def _care(self) -> None:
+        if self._duty is not None or self._sealing:
+            return
+        core = self.core
+        resting = self._stores.clock.monotonic_s() < self._rest_until_s
+        duty = next_duty(core, rotation_asked=self._rotation_asked, resting=resting)
+        if duty is not None:
+            self._duty = self._loop.create_task(self._fulfil(duty))
+
+    async def _fulfil(self, duty: Duty) -> None:
+        number = self.core.current.number
+        try:
+            await self._driver.run(procedure_of(duty, self.core))
+        except Fenced as lost:
+            self.core.die(lost)
+        except DlogError as error:
+            self._failures += 1
+            rest_s = 0.1 + backoff_s(self._failures, self._stores.chance, base_s=0.1, limit_s=10)
+            self._rest_until_s = self._stores.clock.monotonic_s() + rest_s
+            self._loop.call_later(rest_s + 0.001, self._care_again)
+            _log.warning(
+                "log %s: %s waits (try %d): %s", self.name, duty.value, self._failures, error
+            )
+        else:
+            self._failures = 0
+            if duty is Duty.ROTATE and self.core.current.number != number:
+                self._rotation_asked = False
+                self.rotations += 1
+        finally:
+            self._duty = None
+        self._forget_closed()
+        self.after_fact()
+
+    def _care_again(self) -> None:
+        if not self._buried:
+            self._care()
+
+    def _forget_closed(self) -> None:
+        """Let go of appenders whose ledgers no pipe writes any more."""
+        live = {pipe.ledger_id for pipe in self.core.pipes} | {self.core.spare}
+        for ledger_id in [each for each in self._driver.appenders if each not in live]:
+            self._driver.let_go(ledger_id)
+            timer = self._publish_timers.pop(ledger_id, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _check_age(self) -> None:
+        age_s = self.core.seen.meta.options.segment_age_s
+        self._age_timer = self._loop.call_later(
+            min(age_s / AGE_CHECKS, AGE_CHECK_S_MAX), self._check_age
+        )
+        self._care()
+
+    async def rotate(self) -> None:
+        before = self.rotations
+        self._rotation_asked = True
+        self._care()
+        await self._until(lambda: self.rotations > before or self._is_over())
+        self._raise_if_dead()
+
+    def _is_over(self) -> bool:
+        return self._closing is not None or self.core.state is WriterState.DEAD
+
+    def _raise_if_dead(self) -> None:
+        if self.core.state is WriterState.DEAD:
+            assert self.core.error is not None
+            raise self.core.error.again()
+
+    # --- the end
+
+    async def flush(self) -> None:
+        """Until everything taken by now is acknowledged; raises what ended the handle if it is
+        not."""
+        pending = self.batcher.pending
+        last = pending[-1] if pending else self._last_pushed
+        if last is None:
+            return
+        if not last.done:
+            await until_resolved(last)
+        if last.error is not None:
+            last.error_seen = True
+            raise last.error.again()
+
+    async def close(self, *, hand_over_to: str | None, hand_over: bool) -> None:
+        if self._closing is None:
+            refusal = WriterClosed(f"this writer of log {self.name!r} is closed", log=self.name)
+            self.batcher.close(refusal)
+            self._closing = self._loop.create_task(self._close(hand_over_to))
+            self._pump()
+        failure = await asyncio.shield(self._closing)
+        if failure is not None and hand_over:
+            raise failure.again()
+
+    async def _close(self, hand_over_to: str | None) -> DlogError | None:
+        try:
+            await self._until(lambda: self._duty is None and not self._is_busy())
+            self._sealing = True
+            core = self.core
+            if core.state is WriterState.DEAD:
+                return core.error
+            failure = await self._driver.run(close(core, hand_over_to=hand_over_to))
+            self.after_fact()
+            if failure is not None:
+                _log.warning("log %s: closed, but not sealed in the list: %s", self.name, failure)
+            await self._leave()
+            return failure
+        finally:
+            self._let_go()
+
+    def _is_busy(self) -> bool:
+        core = self.core
+        if core.state is WriterState.DEAD:
+            return False
+        if core.state is WriterState.HEALING:
+            return True
+        return bool(self.batcher.pending) or any(pipe.sent for pipe in core.pipes)
+
+    async def _leave(self) -> None:
+        """Take our name from where `if_dead` and `wait` look. Advice only."""
+        path = self._stores.layout.writer(self.name)
+        try:
+            present = await self._stores.meta.get(path)
+            if present.value == self.mark.name.encode():
+                await self._stores.meta.delete(path, present.version)
+        except NotFound:
+            pass
+        except DlogError as error:
+            _log.info("log %s: presence stays until the session ends: %s", self.name, error)
+
+    def _bury(self) -> None:
+        """The handle is dead: fail what was sent as unknown, what was not as not happened."""
+        if self._buried:
+            return
+        self._buried = True
+        error = self.core.error
+        assert error is not None
+        sent = self.core.take_unacknowledged()
+        left = self.batcher.refuse(_for_handle(error))
+        for batch in sent:
+            batch.resolve(_with_outcome(error, Outcome.UNKNOWN))
+        for batch in left:
+            batch.resolve(_with_outcome(error, Outcome.NOT_HAPPENED))
+        self.failed_batches = sent + left
+        self.batcher.release(sum(batch.bytes for batch in self.failed_batches))
+        self._let_go()
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages taken and not acknowledged; from any thread, roughly."""
+        batches = self.batcher.pending
+        if self._core is not None:
+            batches += [batch for pipe in list(self._core.pipes) for batch in list(pipe.sent)]
+        return sum(len(batch.values) for batch in batches)
+
+    def abandon(self, error: DlogError) -> None:
+        """Drop everything at once, on the loop: for a handle nobody holds any more."""
+        if self._core is not None and self._core.state is not WriterState.CLOSED:
+            self._core.die(error)
+            self._bury()
+
+    def _let_go(self) -> None:
+        self._driver.let_all_go()
+        for timer in (self._age_timer, self._linger_timer, *self._publish_timers.values()):
+            if timer is not None:
+                timer.cancel()
+        self._publish_timers.clear()
+
+
+class _WriterDriver(Driver):
+    """The effects that only a writer has."""
+
+    def __init__(self, engine: Engine, stores: Stores) -> None:
+        super().__init__(stores.meta, stores.ledgers, engine)
+        self._engine = engine
+
+    async def perform(self, effect: Effect) -> Any:
+        match effect:
+            case SubmitEntry(ledger_id=ledger_id, buffers=buffers):
+                self._engine.submit_entry(ledger_id, buffers)
+            case Release():
+                self._engine.after_fact()
+            case Drained(ledger_id=ledger_id):
+                await self._engine._until(lambda: self._engine.core.drained(ledger_id))
+            case _:
+                return await super().perform(effect)
+
+
+def _with_outcome(error: DlogError, outcome: Outcome) -> DlogError:
+    twin = error.again()
+    twin.outcome = outcome
+    twin.handle = Handle.DEAD
+    return twin
+
+
+def _for_handle(error: DlogError) -> DlogError:
+    return _with_outcome(error, Outcome.NOT_HAPPENED)
+
+
+def default_owner() -> str:
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid()) if hasattr(os, "getuid") else "user"
+    return f"{user}@{socket.gethostname()}:{os.getpid()}"
+
+
+def forked(name: str) -> ForkedHandle:
+    return ForkedHandle(
+        f"this writer of log {name!r} was made before a fork; open one in this process", log=name
+    )

@@ -1,0 +1,104 @@
+"""A ledger that cannot go on: a fence by somebody who is not the log's new writer, a failed disk.
+
+If the log is another's by now, the handle is lost, for good. If it is still ours: list a
+successor, count no more acknowledgements of the failed ledger, recover it to its end `e`,
+acknowledge what it kept, and rebuild the rest in the successor, with the same seqs; its seam says
+`e`. A successor whose seam is already written and names more than `e` cannot be mended: a takeover
+would drop it, so the handle is lost, with outcome unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dlog.chance import backoff_s
+from dlog.effects import Pause, Procedure, RecoverLedger, Release, SubmitEntry
+from dlog.errors import Broken, DlogError, Fenced, Outcome
+from dlog.meta.cas import read_log
+from dlog.writer.core import WriterCore, WriterState
+from dlog.writer.rotation import list_spare, prepare, switch, write_seam
+from dlog.writer.segments import SEAM_ENTRY
+from dlog.writer.takeover import is_listed, refuse_unless_owned
+
+_log = logging.getLogger("dlog.writer")
+
+TRIES_MAX = 4
+
+
+def heal(core: WriterCore) -> Procedure[None]:
+    cause = next(pipe.failed for pipe in core.pipes if pipe.failed is not None)
+    if isinstance(cause, Broken):  # a promise of ours did not hold: no reason to write on
+        core.die(cause)
+        return
+    try:
+        core.seen = yield from read_log(core.identity.path)
+        refuse_unless_owned(core.seen.meta, core.identity.token, core.identity.name)
+        for _ in range(TRIES_MAX):
+            yield from _recover_draining(core)
+            if core.current.failed is None:
+                break
+            yield from _replace_current(core)
+    except Fenced as lost:
+        _log.info("log %s: lost: %s", core.identity.name, lost)
+        core.die(lost)
+        return
+    except DlogError as error:
+        _log.warning("log %s: %s; healing failed: %s", core.identity.name, cause, error)
+        core.die((yield from named(core, cause)))
+        return
+    if core.current.failed is not None:
+        core.die(core.current.failed)
+        return
+    _log.warning("log %s: healed, after: %s", core.identity.name, cause)
+    core.move(WriterState.OPEN)
+    yield Release()
+
+
+def _recover_draining(core: WriterCore) -> Procedure[None]:
+    while len(core.pipes) > 1:
+        old, new = core.pipes[0], core.pipes[1]
+        closed = yield RecoverLedger(old.ledger_id, point="heal.recovered")
+        if closed.last_entry != new.predecessor[1]:
+            raise Fenced(
+                f"ledger {old.ledger_id} was closed at {closed.last_entry}, before the end that "
+                f"its successor names ({new.predecessor[1]})",
+                outcome=Outcome.UNKNOWN,
+                log=core.identity.name,
+                ledger_id=old.ledger_id,
+            )
+        core.on_closed(old, closed)
+
+
+def _replace_current(core: WriterCore) -> Procedure[None]:
+    old = core.current
+    yield from _list_successor(core)
+    closed = yield RecoverLedger(old.ledger_id, point="heal.recovered")
+    if closed.last_entry < SEAM_ENTRY:
+        # Not even the seam survived: the segment goes, its successor takes its place in the chain.
+        core.dropped.append(old.number)
+        predecessor, base_seq = old.predecessor, old.base_seq
+    else:
+        core.on_closed(old, closed)
+        predecessor, base_seq = (old.ledger_id, closed.last_entry), core.closed[-1][1].next_seq
+    rebuilt = list(old.sent)
+    old.sent.clear()
+    new = switch(core, predecessor, base_seq)
+    core.remove_pipe(old)
+    yield from write_seam(core, new, "heal.rebuilt")
+    for batch in rebuilt:
+        yield SubmitEntry(new.ledger_id, core.push_again(batch))
+
+
+def _list_successor(core: WriterCore) -> Procedure[None]:
+    """A listed successor without a seam yet: one that rotation left behind, or a new one."""
+    for attempt in range(TRIES_MAX):
+        try:
+            if core.spare is None:
+                yield from prepare(core)
+            if core.spare is not None and not is_listed(core.seen.meta, core.spare):
+                yield from list_spare(core, "heal.listed")
+            return
+        except DlogError as error:
+            if isinstance(error, Fenced) or attempt == TRIES_MAX - 1:
+                raise
+        yield Pause(backoff_s(attempt, core.identity.chance, base_s=0.05))

@@ -1,0 +1,227 @@
+"""How one ledger follows another while appends go on, and how the last one ends (DL-09, DL-28).
+
+  1. *Prepare*, ahead of need: the next ledger and its birth. Failure is a warning and another try.
+  2. *List* it: one compare-and-set, which also seals what was closed before. Only with its reply in
+     hand (the metadata store answers, then) do we
+  3. *switch*, in one turn of the loop: nothing more to the old ledger; seam, then data, to the new.
+  4. *Barrier*: the new ledger's acknowledgements wait until everything in the old one is confirmed
+     and its metadata is CLOSED at exactly the last entry pushed to it.
+
+The old segment is sealed in the list lazily, by the next compare-and-set. Each function is a
+procedure over the core's state; the driver runs one at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dlog.chance import backoff_s
+from dlog.effects import (
+    CloseLedger,
+    CreateNode,
+    DeleteLedger,
+    Drained,
+    Pause,
+    Procedure,
+    ReadNode,
+    Release,
+    SubmitEntry,
+)
+from dlog.errors import AlreadyExists, DlogError, Fenced, Retry, check
+from dlog.ledger.store import ClosedLedger
+from dlog.meta.cas import change_log, read_log
+from dlog.meta.log_meta import LogMeta, page_to_bytes
+from dlog.writer.core import WriterCore, WriterState
+from dlog.writer.pipe import Pipe, PipeState
+from dlog.writer.segments import SEAM_ENTRY, new_ledger, seam_entry
+from dlog.writer.takeover import is_listed, lost_to, refuse_unless_owned
+
+_log = logging.getLogger("dlog.writer")
+
+
+def begin(core: WriterCore) -> Procedure[None]:
+    """The seam of the first segment, right after the takeover; then the writer is open."""
+    yield from write_seam(core, core.current, "takeover.seam")
+
+
+def prepare(core: WriterCore) -> Procedure[None]:
+    """Make the next ledger ready. Appends go on meanwhile, and also if this fails."""
+    meta = core.seen.meta
+    core.spare = yield from new_ledger(
+        meta,
+        number=meta.next_number,
+        epoch=core.epoch,
+        token=core.identity.token,
+        now_us=core.identity.now_us(),
+        room="rotate",
+    )
+
+
+def rotate(core: WriterCore) -> Procedure[None]:
+    if core.spare is None:
+        yield from prepare(core)
+    assert core.spare is not None
+    yield from list_spare(core, "rotate.listed")
+    if core.state is not WriterState.OPEN:
+        return  # a ledger failed meanwhile: healing finds the listed successor
+    old = core.current
+    new = switch(core, (old.ledger_id, old.last_pushed), old.next_seq)
+    yield from write_seam(core, new, "rotate.switched")
+    try:
+        yield Drained(old.ledger_id, point="rotate.drained")
+        closed = yield from close_ledger(core, old, "rotate.closed")
+    except DlogError as error:
+        core.on_failed(old.ledger_id, error)
+        return
+    core.on_closed(old, closed)
+    yield Release(point="rotate.released")
+
+
+def list_spare(core: WriterCore, point: str) -> Procedure[None]:
+    """Add the spare ledger to the list; seals and drops, in the same change, what came before."""
+    ledger_id = core.spare
+    assert ledger_id is not None
+    yield from write_page(core)
+    token, name = core.identity.token, core.identity.name
+
+    def change(meta: LogMeta) -> LogMeta:
+        refuse_unless_owned(meta, token, name)
+        meta = core.settled(meta).listed(ledger_id)
+        cut = meta.paged()
+        return cut[0] if cut is not None and cut[1].number in core.pages else meta
+
+    core.seen = yield from change_log(
+        core.identity.path,
+        core.seen,
+        change,
+        is_done=lambda meta: meta.owned_by(token) and is_listed(meta, ledger_id),
+        chance=core.identity.chance,
+        point=point,
+    )
+    core.settle()
+
+
+def write_page(core: WriterCore) -> Procedure[None]:
+    """History that grew long moves to a page. It is written before the node names it."""
+    cut = core.settled(core.seen.meta).paged()
+    if cut is None or cut[1].number in core.pages:
+        return
+    _, ref, moved = cut
+    path, value = core.identity.layout.page(core.identity.name, ref.number), page_to_bytes(moved)
+    try:
+        yield CreateNode(path, value)
+    except AlreadyExists:
+        there = yield ReadNode(path)
+        check(there.value == value, "a page never changes", path)
+    core.pages.add(ref.number)
+
+
+def switch(core: WriterCore, predecessor: tuple[int, int], base_seq: int) -> Pipe:
+    """From this turn on, appends go to the ledger that was listed last."""
+    segment = core.seen.meta.segments[-1]
+    check(segment.ledger_id == core.spare, "we switch to what we listed", segment, core.spare)
+    core.spare = None
+    if core.pipes and core.current.state is PipeState.CURRENT:
+        core.current.state = PipeState.DRAINING
+    return core.add_pipe(segment.number, segment.ledger_id, base_seq, predecessor)
+
+
+def write_seam(core: WriterCore, pipe: Pipe, point: str) -> Procedure[None]:
+    now_us = core.stamp()
+    buffers = seam_entry(
+        core.seen.meta,
+        number=pipe.number,
+        epoch=core.epoch,
+        predecessor=pipe.predecessor,
+        base_seq=pipe.base_seq,
+        now_us=now_us,
+    )
+    pipe.last_pushed = SEAM_ENTRY
+    pipe.first_time_us = pipe.last_time_us = now_us
+    yield SubmitEntry(pipe.ledger_id, buffers, point=point)
+
+
+def close_ledger(core: WriterCore, pipe: Pipe, point: str) -> Procedure[ClosedLedger]:
+    """Close a drained ledger, which is at the last entry pushed. An unknown reply is asked
+    again."""
+    attempt = 0
+    while True:
+        try:
+            closed: ClosedLedger = yield CloseLedger(pipe.ledger_id, point=point)
+        except DlogError as error:
+            if error.retry is not Retry.NOW or core.state is WriterState.DEAD:
+                raise
+            if attempt == 0:
+                _log.warning("log %s: a barrier waits: %s", core.identity.name, error)
+            attempt += 1
+            yield Pause(backoff_s(attempt, core.identity.chance, base_s=0.05, limit_s=2))
+            continue
+        if closed.last_entry != pipe.last_pushed:
+            raise Fenced(
+                f"ledger {pipe.ledger_id} was closed at {closed.last_entry} by somebody else",
+                ledger_id=pipe.ledger_id,
+            )
+        return closed
+
+
+def close(core: WriterCore, *, hand_over_to: str | None = None) -> Procedure[DlogError | None]:
+    """Close and seal, so that the next opener needs no recovery. The driver has flushed before.
+
+    From here on the handle is dead, whatever the reply. Everything acknowledged is safe even if
+    sealing fails: the next opener recovers. So that failure is returned, for the caller to judge.
+    """
+    core.move(WriterState.CLOSING)
+    current = core.current
+    try:
+        yield Drained(current.ledger_id, point="close.drained")
+    except DlogError as error:
+        core.die((yield from named(core, error)))
+        return core.error
+    failure = None
+    try:
+        closed = yield from close_ledger(core, current, "close.closed")
+        core.on_closed(current, closed)
+        yield Release()
+        yield from _seal_all(core, hand_over_to)
+    except DlogError as error:
+        failure = yield from named(core, error)
+    core.move(WriterState.CLOSED)
+    return failure
+
+
+def _seal_all(core: WriterCore, hand_over_to: str | None) -> Procedure[None]:
+    token, name = core.identity.token, core.identity.name
+
+    def change(meta: LogMeta) -> LogMeta:
+        refuse_unless_owned(meta, token, name)
+        meta = core.settled(meta)
+        for segment in meta.unsealed:  # listed and never switched to: it has no seam
+            meta = meta.dropped(segment.number, core.identity.now_us())
+        return meta.handed_over(hand_over_to)
+
+    core.seen = yield from change_log(
+        core.identity.path,
+        core.seen,
+        change,
+        is_done=lambda meta: meta.epoch == core.epoch and meta.writer is None,
+        chance=core.identity.chance,
+        point="close.sealed",
+    )
+    # A spare whose listing was never sent, or whose list now shows it nowhere, is ours to delete.
+    if core.spare is not None and not any(
+        d.ledger_id == core.spare for d in core.seen.meta.deleting
+    ):
+        yield DeleteLedger(core.spare)
+
+
+def named(core: WriterCore, error: DlogError) -> Procedure[DlogError]:
+    """A fence, with the name of who won; anything else as it is."""
+    if not isinstance(error, Fenced) or error.winner is not None:
+        return error
+    try:
+        seen = yield from read_log(core.identity.path)
+    except DlogError:
+        return error
+    return (
+        error if seen.meta.owned_by(core.identity.token) else lost_to(seen.meta, core.identity.name)
+    )

@@ -1,0 +1,181 @@
+"""What a ledger says about itself: making the control entries of a segment, and reading them back
+at a takeover."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlog.effects import (
+    BirthLedger,
+    CreateLedger,
+    DeleteLedger,
+    Procedure,
+    ReadEntries,
+    RecoverLedger,
+)
+from dlog.errors import Corrupt, DlogError, Unavailable
+from dlog.ledger.store import Buffer, ClosedLedger, LedgerSpec
+from dlog.meta.log_meta import End, LogMeta, Sealed, Segment
+from dlog.wire.batch import decode, decode_header, encode_control
+from dlog.wire.control import Birth, ControlKind, Seam
+
+BIRTH_ENTRY = 0
+SEAM_ENTRY = 1
+_FLOOR_TRIES = 3
+
+
+def new_ledger(
+    meta: LogMeta, *, number: int, epoch: int, token: str, now_us: int, room: str
+) -> Procedure[int]:
+    """A ledger with its birth on every replica, ready to be listed; its id. `room` prefixes the
+    crash points.
+
+    An id that does not exceed every id ever listed would break the order of message ids: such a
+    ledger is deleted (it was never listed) and another one taken.
+    """
+    custom = {
+        "application": b"dlog",
+        "log": meta.uid.encode(),
+        "number": str(number).encode(),
+        "epoch": str(epoch).encode(),
+        "token": token.encode(),
+    }
+    options = meta.options
+    spec = LedgerSpec(
+        options.ensemble, options.write_quorum, options.ack_quorum, meta.digest, custom
+    )
+    birth = encode_control(
+        ControlKind.BIRTH,
+        Birth(meta.uid, "segment", number, epoch, token).to_bytes(),
+        first_seq=0,
+        timestamp_us=now_us,
+    )
+    for _ in range(_FLOOR_TRIES):
+        ledger_id = yield CreateLedger(spec, point=f"{room}.created")
+        if ledger_id > meta.ledger_floor:
+            yield BirthLedger(ledger_id, birth, point=f"{room}.born")
+            return ledger_id  # type: ignore[no-any-return]
+        yield DeleteLedger(ledger_id)
+    raise Unavailable(
+        f"the ledger store gives ids that are not above {meta.ledger_floor}, the highest this log "
+        "ever listed: was its metadata restored from a copy?",
+        ledger_id=ledger_id,
+    )
+
+
+def seam_entry(
+    meta: LogMeta,
+    *,
+    number: int,
+    epoch: int,
+    predecessor: tuple[int, int],
+    base_seq: int,
+    now_us: int,
+) -> list[Buffer]:
+    """Entry 1. `predecessor` is the ledger before and the last entry pushed to it."""
+    seam = Seam(predecessor[0], predecessor[1], base_seq, epoch, number, meta.uid)
+    return encode_control(ControlKind.SEAM, seam.to_bytes(), first_seq=0, timestamp_us=now_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What recovery found in one unsealed segment. `seam` and the rest are None when no seam
+    survived."""
+
+    segment: Segment
+    closed: ClosedLedger
+    seam: Seam | None = None
+    first_time_us: int = 0
+    next_relative_seq: int = 0
+    last_time_us: int = 0
+
+
+def recover_segment(segment: Segment) -> Procedure[Found]:
+    """Fence, recover, and read what decides its fate: the seam and the last entry."""
+    ledger_id = segment.ledger_id
+    closed = yield RecoverLedger(ledger_id, point="takeover.recovered")
+    return (yield from read_segment(segment, closed))
+
+
+def read_segment(segment: Segment, closed: ClosedLedger) -> Procedure[Found]:
+    if closed.last_entry < SEAM_ENTRY:
+        return Found(segment, closed)
+    seam_raw, last_raw = yield ReadEntries(segment.ledger_id, (SEAM_ENTRY, closed.last_entry))
+    seam, seam_time_us = decode_seam(seam_raw, segment)
+    last = decode_header(last_raw, where=f"ledger {segment.ledger_id} entry {closed.last_entry}")
+    return Found(
+        segment, closed, seam, seam_time_us, last.first_seq + last.count, last.last_timestamp_us
+    )
+
+
+def decode_seam(raw: Buffer, segment: Segment) -> tuple[Seam, int]:
+    """The seam and its time; `Corrupt` when entry 1 is not this segment's seam."""
+    where = f"ledger {segment.ledger_id} entry {SEAM_ENTRY}"
+    entry = decode(raw, where=where)
+    if entry.control is not ControlKind.SEAM:
+        raise Corrupt(f"{where} should be a seam", ledger_id=segment.ledger_id, entry_id=SEAM_ENTRY)
+    seam = Seam.from_bytes(entry.control_body, where=where)
+    if (seam.number, seam.epoch) != (segment.number, segment.epoch):
+        raise Corrupt(
+            f"{where} is the seam of segment {seam.number} (epoch {seam.epoch}), but in the list "
+            f"it is {segment.number} (epoch {segment.epoch})",
+            ledger_id=segment.ledger_id,
+            entry_id=SEAM_ENTRY,
+        )
+    return seam, entry.base_timestamp_us
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Where the log ends: what of the unsealed segments stays, what goes, and the final base."""
+
+    kept: tuple[tuple[int, Sealed], ...]
+    dropped: tuple[int, ...]
+    end: End
+
+
+def decide_end(end: End, found: list[Found]) -> Decided:
+    """Keep each unsealed segment, in order, exactly if what was pushed before it survived.
+
+    A segment without a seam, or whose seam names more of its predecessor than there is, holds
+    nothing that was ever acknowledged: its acknowledgements wait until the predecessor is closed at
+    that very entry. Deciding one before all are closed, or out of order, would drop acknowledged
+    messages.
+    """
+    kept: list[tuple[int, Sealed]] = []
+    dropped: list[int] = []
+    for each in found:
+        segment, seam, last_entry = each.segment, each.seam, each.closed.last_entry
+        if seam is None or seam.predecessor_ledger != end.ledger_id:
+            dropped.append(segment.number)
+            continue
+        if seam.predecessor_last > end.last_entry:
+            dropped.append(segment.number)
+            continue
+        if seam.predecessor_last < end.last_entry or seam.base_seq != end.next_seq:
+            raise Corrupt(
+                f"segment {segment.number} begins after entry {seam.predecessor_last} (seq "
+                f"{seam.base_seq}) of ledger {seam.predecessor_ledger}, which ends at "
+                f"{end.last_entry} (seq {end.next_seq})",
+                ledger_id=segment.ledger_id,
+            )
+        next_seq = seam.base_seq + each.next_relative_seq
+        sealed = Sealed(
+            last_entry,
+            each.closed.bytes,
+            seam.base_seq,
+            next_seq,
+            each.first_time_us,
+            each.last_time_us,
+        )
+        kept.append((segment.number, sealed))
+        end = End(segment.number, segment.ledger_id, last_entry, next_seq, each.last_time_us)
+    return Decided(tuple(kept), tuple(dropped), end)
+
+
+def ledger_gone(error: DlogError, segment: Segment) -> Corrupt:
+    return Corrupt(
+        f"ledger {segment.ledger_id} of segment {segment.number} is in the list but not in the "
+        "ledger store",
+        ledger_id=segment.ledger_id,
+    )

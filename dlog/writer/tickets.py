@@ -1,0 +1,158 @@
+"""Tickets: what a caller holds of a message that is on its way. Waiting works from any thread and
+any event loop.
+
+A ticket costs one small object; acknowledgement costs nothing per ticket, since the batch answers
+for all. Cancelling or timing out a wait abandons the wait only: the message goes on, and the ticket
+can be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, overload
+
+from dlog.errors import Timeout
+from dlog.ids import MessageId
+from dlog.writer.batch import Batch
+
+
+class Ticket:
+    """One message on its way. `result()` blocks, `await` does not; both give its `MessageId`."""
+
+    __slots__ = ("_batch", "_idx")
+
+    def __init__(self, batch: Batch, idx: int) -> None:
+        self._batch = batch
+        self._idx = idx
+
+    @property
+    def done(self) -> bool:
+        """Acknowledged or failed; then `result()` answers at once."""
+        return self._batch.done
+
+    def result(self, timeout: float | None = None) -> MessageId:
+        """Waits at most `timeout` seconds. `Timeout` says nothing of the message: ask again."""
+        batch = self._batch
+        if not batch.done:
+            wait_for_batch(batch, timeout)
+        return self._answer()
+
+    def __await__(self) -> Generator[Any, None, MessageId]:
+        if not self._batch.done:
+            yield from until_resolved(self._batch).__await__()
+        return self._answer()
+
+    def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
+        """Calls `callback(self)` once it is done: on the client's loop thread, or here if it is
+        already."""
+        self._batch.waiters.append(lambda: callback(self))
+        if self._batch.done:
+            self._batch.wake()
+
+    def _answer(self) -> MessageId:
+        batch = self._batch
+        if batch.error is not None:
+            batch.error_seen = True
+            raise batch.error.again()
+        return MessageId(batch.ledger_id, batch.entry_id, self._idx)
+
+    def __repr__(self) -> str:
+        if not self._batch.done:
+            return "<Ticket pending>"
+        if self._batch.error is not None:
+            return f"<Ticket {type(self._batch.error).__name__}>"
+        return f"<Ticket {self._answer()}>"
+
+
+class IdRun(Sequence[MessageId]):
+    """The ids of one `append_many`, made when looked at: a million messages are a few hundred
+    batches."""
+
+    __slots__ = ("_ends", "_pieces")
+
+    def __init__(self, pieces: list[tuple[Batch, int, int]]) -> None:
+        self._pieces = pieces  # batch, index of the first message in it, how many
+        self._ends: list[int] = []
+        total = 0
+        for _, _, count in pieces:
+            total += count
+            self._ends.append(total)
+
+    @property
+    def first(self) -> MessageId:
+        return self[0]
+
+    @property
+    def last(self) -> MessageId:
+        return self[-1]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> MessageId: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[MessageId]: ...
+
+    def __getitem__(self, index: int | slice) -> MessageId | list[MessageId]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        length = len(self)
+        if index < 0:
+            index += length
+        if not 0 <= index < length:
+            raise IndexError("no such message in this run")
+        which = bisect.bisect_right(self._ends, index)
+        batch, start, count = self._pieces[which]
+        return MessageId(
+            batch.ledger_id, batch.entry_id, start + index - (self._ends[which] - count)
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<IdRun {self.first} … {self.last}, {len(self)}>" if self._pieces else "<IdRun empty>"
+        )
+
+
+def wait_for_batch(batch: Batch, timeout: float | None) -> None:
+    """Block this thread until the batch is resolved. Ctrl-C gets through: a lock wait is
+    interruptible."""
+    gate = threading.Lock()
+    gate.acquire()
+    batch.waiters.append(gate.release)
+    if batch.done:
+        batch.wake()
+    if not gate.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+        raise Timeout(f"no acknowledgement within {timeout} s; the message may still arrive")
+
+
+async def until_resolved(batch: Batch) -> None:
+    """The same for a task, on whatever loop it runs."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    batch.waiters.append(_waker(loop, wake))
+    if batch.done:
+        batch.wake()
+    await woken
+
+
+def _waker(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
+    """Runs `wake` on `loop`: at once when called there, else through its mailbox."""
+    thread = threading.get_ident()
+
+    def call() -> None:
+        if threading.get_ident() == thread:
+            wake()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    return call
