@@ -51,7 +51,6 @@ POINTS = frozenset(
         "ledger.synced",
         "ledger.looked",
         "ledger.fenced",
-        "recover.marked",
         "recover.scanned",
         "recover.closed",
         # meta store, sqlite

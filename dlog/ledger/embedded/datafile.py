@@ -36,6 +36,9 @@ class DataFile:
         self._reads = 0
         self._closing = False
 
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
     def sync(self) -> None:
         getattr(os, "fdatasync", os.fsync)(self._fd)
 

@@ -107,9 +107,13 @@ class _Scan:
         if at < 0 or at + size > len(self._chunk):
             # Small first: mostly there is nothing behind the confirmed frame but a torn tail.
             wanted = max(size, min(_CHUNK_BYTES, 4 * len(self._chunk) or _CHUNK_FIRST_BYTES))
-            self._chunk = memoryview(self._file.read(offset, wanted, wait=True))
+            self._chunk = memoryview(self._read(offset, wanted))
             self._chunk_offset, at = offset, 0
         return self._chunk, at
+
+    def _read(self, offset: int, size: int) -> bytearray:
+        """No buffer larger than the rest of the file, which mostly is a torn tail."""
+        return self._file.read(offset, max(0, min(size, self._file.size() - offset)), wait=True)
 
     def _newest_confirmation(self, offset: int, above_entry: int) -> int:
         """The highest LAC in any header at or behind `offset` of an entry above `above_entry`; -1
@@ -119,7 +123,7 @@ class _Scan:
         begin = offset
         while (data := self._file.next_data(begin)) is not None:
             begin = data - data % 8
-            chunk = self._file.read(begin, _SEARCH_BYTES + FRAME_HEADER_BYTES, wait=True)
+            chunk = self._read(begin, _SEARCH_BYTES + FRAME_HEADER_BYTES)
             view = memoryview(chunk)
             at = chunk.find(FRAME_MAGIC)
             while 0 <= at < _SEARCH_BYTES:

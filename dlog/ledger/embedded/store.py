@@ -276,7 +276,7 @@ class EmbeddedLedgerStore:
         self._directory.mkdir(parents=True, exist_ok=True)
         owner = self._directory / _OWNER_NAME
         if not owner.exists():
-            if any(entry.name.endswith(_DATA_SUFFIX) for entry in os.scandir(self._directory)):
+            if any(name.endswith(_DATA_SUFFIX) for name in os.listdir(self._directory)):
                 raise ConfigError(f"{self._directory} holds ledgers, but not {owner.name!r}")
             ours = self._directory / f"{_OWNER_NAME}.{os.getpid()}"
             ours.write_text(uid + "\n")
