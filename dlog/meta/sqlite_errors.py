@@ -29,8 +29,9 @@ _DENIED = {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _AWAY = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM}
 
-# Bytes of the wal-index whose locks stop a writer: the write lock itself, and recovery's.
-_WRITE_LOCK_BYTES = (120, 122)
+# Where a lock stops others: in the wal-index the writer's byte and that of whoever recovers; in the
+# database the byte of whoever makes it, or closes it as the last.
+_LOCK_BYTES = (("-shm", 120), ("-shm", 122), ("", 0x40000002))
 
 
 def primary_code(error: sqlite3.Error) -> int | None:
@@ -83,14 +84,14 @@ def moved(database: Path) -> DlogError:
 
 
 def locked_out(database: Path, waited_ms: float) -> DlogError:
-    """We waited for the write lock until our time was over; the write never began."""
+    """We waited for a lock until our time was over; what was asked for never began."""
     pid = lock_holder(database)
     if pid is None:
         who = "a process that cannot be found out here"
     else:
         who = f"process {pid}{' (it is stopped)' if _stopped(pid) else ''}"
     return Unavailable(
-        f"waited {waited_ms:.0f} ms for the write lock of {database}, held by {who}",
+        f"waited {waited_ms:.0f} ms for a lock of {database}, held by {who}",
         path=str(database),
         pid=pid,
         elapsed_ms=waited_ms,
@@ -98,18 +99,21 @@ def locked_out(database: Path, waited_ms: float) -> DlogError:
 
 
 def lock_holder(database: Path) -> int | None:
-    """The process that holds the write lock now, or None when it cannot be found out.
+    """The process that stands in the way now, or None when it cannot be found out.
 
     The file is only looked at, never opened: closing a second descriptor of it would drop every
     lock that other stores in this process hold.
     """
     try:
-        inode = os.stat(f"{database}-shm").st_ino
         with open("/proc/locks") as file:
             lines = file.read().splitlines()
     except OSError:
         return None
-    for wanted_byte in _WRITE_LOCK_BYTES:
+    for suffix, wanted_byte in _LOCK_BYTES:
+        try:
+            inode = os.stat(f"{database}{suffix}").st_ino
+        except OSError:
+            continue
         for line in lines:
             pid = _holder_in(line, inode, wanted_byte)
             if pid is not None:

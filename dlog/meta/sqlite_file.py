@@ -20,6 +20,7 @@ from dlog.meta import sqlite_errors
 
 APPLICATION_ID = 0x646C6F67  # "dlog", so that `file meta.db` and we know whose it is
 FORMAT = 1
+WAL_BYTES_KEPT = 8 << 20  # of the write-ahead log's file, after a burst has been checkpointed
 
 _SCHEMA = """
 CREATE TABLE node (
@@ -148,6 +149,7 @@ class DatabaseFile:
         connection = self._open
         # Even this one reads the file, and meets whoever just turns it into a new database.
         self._patiently(turn, lambda: connection.execute("PRAGMA synchronous = FULL"))
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
         if self._patiently(turn, self._is_new):
             self._patiently(turn, self._use_write_ahead_log)
             self._patiently(turn, lambda: connection.execute("BEGIN IMMEDIATE"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from dlog.errors import LeaseLost
 
 _SUFFIX = ".lock"
+_VERDICTS_MAX = 1_000  # remembered; forgetting one only means to judge again
 
 # A lock belongs to the open file, which a forked child shares: unless the child lets go of its
 # copies, a session would outlive its owner.
@@ -71,6 +72,8 @@ class SessionLocks:
             return self._fd is not None and not self.lost
         if session_id in self._dead:
             return False
+        if len(self._dead) >= _VERDICTS_MAX:
+            self._dead.clear()
         try:
             fd = os.open(self._file(session_id), os.O_RDONLY)
         except FileNotFoundError:

@@ -299,10 +299,10 @@ class Worker:
 
     def _answered(self, vigil: Vigil, stamp: tuple[int, int] | None, tree: Tree) -> bool:
         base = vigil.base
-        if stamp is None or base is None:
+        if stamp is None:
             vigil.finish(None, None)
             return True
-        if vigil.stamp == stamp and not base.sessions:
+        if base is not None and vigil.stamp == stamp and not base.sessions:
             return False
         try:
             sight = tree.look(_IN_PASSING, vigil.path)
@@ -311,7 +311,7 @@ class Worker:
         except DlogError:
             sight = None
         vigil.stamp = stamp
-        if sight == base:
+        if base is not None and sight == base:
             return False
         vigil.finish(sight, None)
         return True

@@ -4,6 +4,7 @@ tests.unit.meta.sqlite_child PROGRAM DIRECTORY ARGUMENTS…`. Each says what it 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import sys
@@ -66,6 +67,15 @@ async def presence_with_a_fork(store: SqliteMetaStore, path: str) -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
+async def lock_file(store: SqliteMetaStore) -> None:
+    """The lock SQLite takes when it wants a database for itself, taken by hand."""
+    fd = os.open(store.path, os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX, 510, 0x40000002)
+    say("locked")
+    await asyncio.to_thread(sys.stdin.readline)
+    os.close(fd)
+
+
 async def leave_open(store: SqliteMetaStore) -> None:
     """Ends without closing, while a watch waits and a write is under way."""
     await store.create("/a", b"", ephemeral=True)
@@ -99,6 +109,7 @@ PROGRAMS = {
         increment,
         presence,
         presence_with_a_fork,
+        lock_file,
         leave_open,
         open_as_nobody,
     )

@@ -148,6 +148,25 @@ async def test_close_does_not_wait_for_a_frozen_process(
 
 
 @pytest.mark.chaos
+async def test_a_process_that_locks_everybody_out_of_the_file_is_named_too(
+    open_store: OpenStore, start_child: StartChild
+) -> None:
+    """As whoever closes last does for a moment: not even a read gets in."""
+    first = open_store()
+    await first.create("/a", b"")
+    await first.close()
+    child = start_child("lock_file")
+    assert child.stdout is not None
+    await asyncio.to_thread(child.stdout.readline)
+    store = open_store(timeout_ms=300)
+    with pytest.raises(Unavailable) as caught:
+        await store.get("/a")
+    assert caught.value.pid == child.pid
+    await asyncio.to_thread(child.communicate, "let go\n")
+    assert (await store.get("/a")).value == b""
+
+
+@pytest.mark.chaos
 async def test_a_presence_ends_with_kill_9(
     open_store: OpenStore, start_child: StartChild, directory: Path
 ) -> None:

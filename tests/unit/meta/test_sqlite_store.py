@@ -440,6 +440,24 @@ async def test_watching_costs_nothing_when_nobody_waits(
     assert store._worker._vigils == []
 
 
+async def test_a_watch_that_met_trouble_says_so_and_becomes_quiet_again(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    await store.create("/a", b"")
+
+    def trouble(*args: object) -> tuple[int, int]:
+        raise Unavailable("a disk that stutters")
+
+    async with store.watch("/a") as watch:
+        with monkeypatch.context() as patch:
+            patch.setattr(dlog.meta.sqlite_file.DatabaseFile, "stamp", trouble)
+            assert await watch.wait(PATIENCE_S * 1000)
+            assert await watch.wait(PATIENCE_S * 1000)
+        assert await watch.wait(PATIENCE_S * 1000), "what changed meanwhile is not known"
+        assert not await watch.wait(30)
+
+
 async def test_a_change_is_told_within_the_polling_interval(open_store: OpenStore) -> None:
     """Not a benchmark: it fails when a watch only ever hears of changes at its time-out."""
     store, other = open_store(), open_store()
