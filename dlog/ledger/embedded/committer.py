@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dlog import trace
 from dlog.errors import Broken, DlogError, Fenced, Handle, Outcome, Retry, Unavailable
+from dlog.ledger.embedded.datafile import reserve
 from dlog.ledger.embedded.file import FrameWriter
 from dlog.ledger.embedded.words import Words
 from dlog.ledger.store import Buffer
@@ -119,24 +120,29 @@ class Committer:
 
     def _commit_runs(self) -> DlogError | None:
         """Until it is told to stop (None) or something fails (why)."""
-        queue = self._queue
-        while True:
-            entry = queue.get()
-            run: list[Waiting] = []
-            size = 0
-            while entry is not None:
-                run.append(entry)
-                size += entry.size
-                if size >= _RUN_BYTES_MAX or queue.empty():
-                    break
-                entry = queue.get()
-            if self._stopping:
-                return None
-            error = self._commit(run)
-            if error is not None:
-                return error
+        error = None
+        while error is None and not self._stopping:
+            # No name here holds the run, or an idle ledger would keep its last payloads alive.
+            error = self._commit(self._gather())
+        return error
+
+    def _gather(self) -> list[Waiting]:
+        """Waits for an entry, then takes what has gathered."""
+        run: list[Waiting] = []
+        size = 0
+        entry = self._queue.get()
+        while entry is not None:
+            run.append(entry)
+            size += entry.size
+            if size >= _RUN_BYTES_MAX or self._queue.empty():
+                break
+            entry = self._queue.get()
+        return run
 
     def _commit(self, run: list[Waiting]) -> DlogError | None:
+        """Why the appender is finished; None when it goes on, or was told to stop."""
+        if self._stopping:
+            return None
         frames = self._frames
         begin = frames.next_offset
         buffers: list[Buffer] = []
@@ -175,17 +181,17 @@ class Committer:
         return None
 
     def _reserve(self, end: int) -> None:
-        if end <= self._reserved_end or not hasattr(os, "posix_fallocate"):
+        if end <= self._reserved_end:
             return
         wanted = end + self._reserve_bytes
         try:
-            os.posix_fallocate(self._fd, self._reserved_end, wanted - self._reserved_end)
+            reserve(self._fd, self._reserved_end, wanted)
         except OSError as error:
             if error.errno not in _FULL_DISK:
                 raise
             # No room for a stock; the entries themselves may still fit.
             wanted = end
-            os.posix_fallocate(self._fd, self._reserved_end, wanted - self._reserved_end)
+            reserve(self._fd, self._reserved_end, wanted)
         self._reserved_end = wanted
         self._reserve_bytes = min(_RESERVE_LAST_BYTES, self._reserve_bytes * 2)
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from dlog.errors import DlogError, Unavailable
+from dlog.errors import DlogError, Outcome, Unavailable
 
 T = TypeVar("T")
 
@@ -116,10 +116,31 @@ class DataFile:
             self._fd = -1
 
 
-def disk_error(error: OSError, verb: str, path: str, ledger_id: int | None = None) -> DlogError:
+def reserve(fd: int, begin: int, end: int) -> bool:
+    """Gives a part of a file its blocks, as zeros, and leaves what is there alone; False where the
+    platform or the file system does not offer that."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(fd, begin, end - begin)
+    except OSError as error:
+        if error.errno in _NOT_OFFERED:
+            return False
+        raise
+    return True
+
+
+def disk_error(
+    error: OSError,
+    verb: str,
+    path: str,
+    ledger_id: int | None = None,
+    outcome: Outcome = Outcome.NOT_HAPPENED,
+) -> DlogError:
     name = errno.errorcode.get(error.errno or 0, "an unknown error")
     return Unavailable(
         f"cannot {verb} {path}: {error.strerror} ({name})",
+        outcome=outcome,
         path=path,
         ledger_id=ledger_id,
         missing=path,

@@ -159,7 +159,10 @@ class EmbeddedReader:
             return -1, True
         if self._end is not None:
             return self._end.last_entry, True
-        tip = await self._newest_frame()
+        try:
+            tip = await self._newest_frame()
+        except NotFound:
+            return -1, True
         return (tip.entry_id if tip is not None else -1), False
 
     async def _is_deleted(self) -> bool:
@@ -174,18 +177,18 @@ class EmbeddedReader:
 
     async def _newest_frame(self) -> Frame | None:
         """The frame at the closed end or, in an open ledger, the published one."""
-        words = self._open_words()
-        if self._end is not None:
-            offset = self._end.offset
+        words, end = self._open_words(), self._end
+        if end is not None:
+            offset, entry_id = end.offset, end.last_entry
         else:
-            offset = words.published_offset if words is not None else 0
+            offset, entry_id = (words.published_offset if words is not None else 0), None
         if offset == 0:
             return None
         if self._tip is None or self._tip.offset != offset:
             data = self._open_data()
-            if data is None:
-                raise self._corrupt(0, -1)
-            self._tip = await data.run(lambda wait: self._header_at(data, offset, None, wait))
+            if data is None:  # deleted since we looked, or lost
+                raise self._not_found() if await self._is_deleted() else self._corrupt(0, -1)
+            self._tip = await data.run(lambda wait: self._header_at(data, offset, entry_id, wait))
         return self._tip
 
     def _open_words(self) -> Words | None:

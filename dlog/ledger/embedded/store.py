@@ -28,6 +28,7 @@ from dlog.errors import (
     Fenced,
     ForkedHandle,
     NotFound,
+    Outcome,
 )
 from dlog.ledger.embedded.appender import EmbeddedAppender
 from dlog.ledger.embedded.datafile import DataFile, disk_error
@@ -123,16 +124,12 @@ class EmbeddedLedgerStore:
         node = await self._nodes.read(ledger_id)
         if node.end is not None:
             return node.end.closed
-        words = await self._on_thread(lambda: self._open_words(ledger_id))
+        # No step of its own in metadata says "in recovery": the fence word holds off the appender,
+        # and the one compare-and-set that closes is the only write that counts.
+        words = await self._on_thread(lambda: self._fence(ledger_id))
         try:
-            # No step of its own in metadata says "in recovery": the fence word holds off the
-            # appender, and the one compare-and-set that closes is the only write that counts.
-            trace.before("ledger.fenced")
-            await self._on_thread(words.fence, keeps=words)
-            words.ring()
-            trace.after("ledger.fenced")
             trace.before("recover.scanned")
-            found = await self._on_thread(lambda: self._find_end(node, words), keeps=words)
+            found = await self._on_thread(lambda: self._find_end(node, words))
             trace.after("recover.scanned")
             trace.before("recover.closed")
             end = await self._nodes.decide_end(ledger_id, found)
@@ -151,7 +148,7 @@ class EmbeddedLedgerStore:
         words = await self._on_thread(lambda: self._open_words(ledger_id))
         try:
             # First of all no appender may confirm into a file that is about to vanish.
-            await self._on_thread(words.mark_deleting, keeps=words)
+            await self._on_thread(words.mark_deleting)
             await self._nodes.delete(ledger_id)
             words.ring()
             await self._on_thread(lambda: self._remove_files(ledger_id))
@@ -188,6 +185,18 @@ class EmbeddedLedgerStore:
 
     def _open_words(self, ledger_id: int) -> Words:
         return Words(self._words_path(ledger_id), ledger_id, create=True)
+
+    def _fence(self, ledger_id: int) -> Words:
+        words = self._open_words(ledger_id)
+        try:
+            trace.before("ledger.fenced")
+            words.fence()
+            words.ring()
+            trace.after("ledger.fenced")
+        except BaseException:
+            words.close()
+            raise
+        return words
 
     def _make_files(self, node: Node) -> tuple[Words, int]:
         trace.before("ledger.file_created")
@@ -306,9 +315,9 @@ class EmbeddedLedgerStore:
             for ledger_id in sorted(with_files.difference(await self._nodes.ids())):
                 self._remove_files(ledger_id)
 
-    async def _on_thread(self, step: Callable[[], T], *, keeps: Words | None = None) -> T:
-        """Disk work off the loop. It is waited for to its end even if we are cancelled, since what
-        it `keeps` in use is closed behind it."""
+    async def _on_thread(self, step: Callable[[], T]) -> T:
+        """Disk work off the loop. It is waited for to its end even if we are cancelled, since the
+        words it uses are closed behind it."""
         working = asyncio.get_running_loop().run_in_executor(None, step)
         try:
             return await asyncio.shield(working)
@@ -318,7 +327,8 @@ class EmbeddedLedgerStore:
                 _discard(working.result())
             raise
         except OSError as error:
-            raise disk_error(error, "use", os.fspath(self._directory)) from error
+            path = error.filename or os.fspath(self._directory)
+            raise disk_error(error, "use", path, outcome=Outcome.UNKNOWN) from error
 
 
 def _discard(result: object) -> None:

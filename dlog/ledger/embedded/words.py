@@ -13,6 +13,7 @@ import mmap
 import os
 
 from dlog.errors import Corrupt
+from dlog.ledger.embedded.datafile import reserve
 from dlog.nudge import ring
 
 WORDS_BYTES = 64
@@ -119,7 +120,5 @@ class Words:
 
 def _grow(fd: int) -> None:
     """With its block, not as a hole: a store into a hole on a full disk would kill the process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, WORDS_BYTES)
-    else:
+    if not reserve(fd, 0, WORDS_BYTES):
         os.ftruncate(fd, WORDS_BYTES)

@@ -36,10 +36,8 @@ async def failed_append(
 ) -> tuple[int, Unavailable]:
     """Three entries, then one that meets the fault."""
     appender, heard = await filled(store, numbered(3))
-    sync = changed.pop("sync", None)
-    if sync is not None:
-        monkeypatch.setattr(committer, "_sync", sync)
-    monkeypatch.setattr(committer, "os", os_with(**changed))
+    for name, change in changed.items():
+        monkeypatch.setattr(committer, name, change)
     appender.submit([b"x" * 1_000_000])
     await heard.until_failed()
     monkeypatch.undo()
@@ -53,9 +51,7 @@ async def failed_append(
 async def test_a_full_disk_found_when_reserving_wrote_nothing(
     make: MakeEmbedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger_id, error = await failed_append(
-        make(), monkeypatch, posix_fallocate=failing(errno.ENOSPC)
-    )
+    ledger_id, error = await failed_append(make(), monkeypatch, reserve=failing(errno.ENOSPC))
     assert error.outcome is Outcome.NOT_HAPPENED
     assert "ENOSPC" in error.message
     assert (await make().recover(ledger_id)).last_entry == 2
@@ -64,7 +60,9 @@ async def test_a_full_disk_found_when_reserving_wrote_nothing(
 async def test_a_failed_write_is_of_unknown_outcome(
     make: MakeEmbedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger_id, error = await failed_append(make(), monkeypatch, pwritev=failing(errno.EIO))
+    ledger_id, error = await failed_append(
+        make(), monkeypatch, os=os_with(pwritev=failing(errno.EIO))
+    )
     assert error.outcome is Outcome.UNKNOWN
     assert "EIO" in error.message
     assert (await make().recover(ledger_id)).last_entry == 2
@@ -73,7 +71,7 @@ async def test_a_failed_write_is_of_unknown_outcome(
 async def test_a_failed_sync_kills_the_appender_and_recovery_trusts_nothing_behind_it(
     make: MakeEmbedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger_id, error = await failed_append(make(), monkeypatch, sync=failing(errno.EIO))
+    ledger_id, error = await failed_append(make(), monkeypatch, _sync=failing(errno.EIO))
     assert error.outcome is Outcome.UNKNOWN
     closed = await make().recover(ledger_id)
     assert closed.last_entry == 2, "the entry is in the page cache, and maybe nowhere else"
