@@ -21,7 +21,7 @@ from dlog.errors import TooLarge
 from dlog.limits import LEDGER_ENTRY_BYTES_MAX
 from dlog.wire import Buffer
 
-NUMPY_COUNT_MIN = 64  # below this the calls cost more than the loops they replace
+NUMPY_COUNT_MIN = 128  # below this the calls cost more than the loops they replace
 _ONE_ITEM = Struct("<ii")
 _AS_DIGITS = bytes([48, 49]) + bytes(254)
 _BITS_OF = [tuple(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
@@ -115,6 +115,8 @@ def unpack_numbers(body: Buffer, at: int, count: int) -> tuple[int, ...]:
 
 def pack_validity(items: Sequence[object]) -> bytes:
     """One bit per item, the least significant first: set where the item is not None."""
+    if None not in items:
+        return ((1 << len(items)) - 1).to_bytes(bitmap_bytes(len(items)), "little")
     present = bytes(map(is_not, items, repeat(None)))
     bits = int(present[::-1].translate(_AS_DIGITS), 2)
     return bits.to_bytes(bitmap_bytes(len(items)), "little")

@@ -3,7 +3,8 @@
 lz4 is used in its *block* form: a frame would add its own sizes and checksums, which the entry
 header and the ledger digest already have, and would let a second, contradicting size in. zstd runs
 at level 1: higher levels cost half the speed for a tenth of the size. Its frame must state the size
-of its content, because the library allocates what the frame states; we compare before we call.
+of its content, because the library allocates what the frame states, and never more, whatever window
+it asks for; we compare before we call.
 
 Decompression is bounded three times before a byte is produced: by the size the header declares, by
 the largest body any entry may have, and by the ratio. Anything else is `Corrupt`. Contexts are kept
@@ -30,7 +31,6 @@ class Codec(enum.IntEnum):
 
 
 _ZSTD_LEVEL = 1
-_ZSTD_WINDOW_BYTES_MAX = 8 << 20  # above any body; bounds what a frame header can make us allocate
 _contexts = threading.local()
 
 
@@ -104,7 +104,7 @@ def _zstd_decompress(stored: Buffer, raw_bytes: int, where: str) -> bytes:
     zstd = _zstd()
     decompressor = getattr(_contexts, "decompressor", None)
     if decompressor is None:
-        decompressor = zstd.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
+        decompressor = zstd.ZstdDecompressor()
         _contexts.decompressor = decompressor
     try:
         content_bytes = zstd.get_frame_parameters(stored).content_size

@@ -110,14 +110,14 @@ def encode(
                 raise ConfigError("timestamps of one entry never fall")
             attributes |= layout.HAS_TIMESTAMPS
             body.add(_numbers(timestamps_us, "timestamps"))
-    if event_times_us is not None and event_times_us.count(None) != count:
+    if event_times_us is not None and _has_any(event_times_us):
         attributes |= layout.HAS_EVENT_TIMES
         body.add(_numbers([0 if at is None else at for at in event_times_us], "event times"))
         body.add(columns.pack_validity(event_times_us))
     if body.add_items(values, "values"):
         attributes |= layout.HAS_TOMBSTONES
         body.add(columns.pack_validity(values))
-    if keys is not None and keys.count(None) != count:
+    if keys is not None and _has_any(keys):
         attributes |= layout.HAS_KEYS
         body.add_items(keys, "keys")
         body.add(columns.pack_validity(keys))
@@ -166,6 +166,10 @@ def _plain_one(value: bytes, first_seq: int, timestamp_us: int) -> list[Buffer]:
     return [front, value, _PAD[pad]] if pad else [front, value]
 
 
+def _has_any(column: Sequence[object]) -> bool:
+    return column[0] is not None or column.count(None) != len(column)
+
+
 def _numbers(numbers: Sequence[int], what: str) -> bytes:
     try:
         return columns.pack_numbers(numbers)
@@ -181,12 +185,13 @@ def _add_headers(body: _Body, headers: Sequence[Headers | None]) -> None:
             f"a message has at most {HEADERS_PER_MESSAGE_MAX} headers, not {max(counts)}"
         )
     pairs = list(chain.from_iterable(filter(None, headers)))
+    names = [name for name, _ in pairs]
     try:
-        names = [name.encode() for name, _ in pairs]
-    except UnicodeEncodeError as wrong:
+        bytes_of = {name: name.encode() for name in set(names)}  # few names, used many times
+    except (UnicodeEncodeError, AttributeError) as wrong:
         raise ConfigError(f"a header name is text that UTF-8 can hold: {wrong}") from None
     body.add(pack(f"<{len(counts) + 1}i", *accumulate(counts, initial=0)))
-    body.add_items(names, "header names")
+    body.add_items(list(map(bytes_of.__getitem__, names)), "header names")
     if body.add_items([value for _, value in pairs], "header values"):
         raise ConfigError("a header has a value")
 

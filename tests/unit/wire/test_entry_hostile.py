@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import Corrupt, FormatError, Unsupported
+from dlog.limits import LEDGER_ENTRY_BYTES_MAX
 from dlog.wire import layout
 from dlog.wire.batch import Codec, ControlKind, Entry, decode, decode_header, encode_control
 from tests.unit.wire.samples import (
@@ -206,6 +207,21 @@ def test_headers_that_cannot_be(changes: dict[str, int]) -> None:
     for read in (decode, decode_header):
         with pytest.raises(Corrupt, match="here: an entry of 56 bytes has a header that cannot be"):
             read(raw, where="here")
+
+
+def test_a_control_entry_without_a_head_cannot_be() -> None:
+    for read in (decode, decode_header):
+        with pytest.raises(Corrupt, match="cannot be"):
+            read(head(0, layout.CONTROL, count=0), where="here")
+
+
+def test_an_entry_beyond_the_largest_cannot_be() -> None:
+    for body_bytes, verdict in (
+        (LEDGER_ENTRY_BYTES_MAX, True),
+        (LEDGER_ENTRY_BYTES_MAX + 8, False),
+    ):
+        body = struct.pack("<ii", 0, body_bytes - 8) + bytes(body_bytes - 8)
+        assert (verdict_of(head(body_bytes) + body) is not None) == verdict
 
 
 @pytest.mark.parametrize("fields", [(-1, 0), (0, -1), (0, (1 << 63) - 1)])

@@ -117,7 +117,8 @@ def test_the_numbers_in_the_docs_are_those_of_the_code() -> None:
     assert f"{LEDGER_ENTRY_BYTES_MAX:,}" in text
     assert f"up to {MESSAGE_BYTES_MAX:,} bytes" in text
     assert f"{DECOMPRESS_RATIO_MAX:,} times" in text
+    times = "\N{MULTIPLICATION SIGN}"
     assert (
-        f"{ENTRY_OVERHEAD_BYTES_MAX} + {MESSAGE_OVERHEAD_BYTES_MAX} \N{MULTIPLICATION SIGN} messages + "
-        f"{HEADER_PAIR_OVERHEAD_BYTES_MAX} \N{MULTIPLICATION SIGN} header pairs"
+        f"{ENTRY_OVERHEAD_BYTES_MAX} + {MESSAGE_OVERHEAD_BYTES_MAX} {times} messages + "
+        f"{HEADER_PAIR_OVERHEAD_BYTES_MAX} {times} header pairs"
     ) in text
