@@ -109,6 +109,8 @@ def describe(error: BaseException) -> str:
 
 
 def code_of(error: BaseException) -> int:
+    if isinstance(error, errors.Conflict) and error.winner is not None:
+        return FENCED  # there is another writer, and we were told not to fence it
     if isinstance(error, Told):
         return error.code
     return next((code for kind, code in CODES if isinstance(error, kind)), FAILED)

@@ -37,7 +37,7 @@ Exit codes:
   1    failed; the line on standard error says why and what to do
   2    wrong usage: arguments, options or URL
   3    there is no such log or message
-  4    fenced: another writer took the log over
+  4    another writer has the log: it fenced us, or --takeover left it in peace
   5    unavailable or out of time; trying again may help
   130  Ctrl-C (143: terminated)
 """

@@ -77,7 +77,7 @@ def tell(url: str) -> Facts:
             ana.thaw()
             lost = ana.ask("cancelled-1")
             check("fenced" in lost, "a writer that was taken over is refused", lost)
-            check(lost["epoch"] == 2 and "ben" in lost["winner"], "it is told who won", lost)
+            check(lost["epoch"] == 2 and lost["winner"] == "ben", "it is told who won", lost)
             say("ana knows nothing of it and appends: refused.")
             say(f"  dlog.Fenced: {lost['fenced']}")
             check(ana.finish() == 0, "a writer that lost ends in peace")

@@ -16,7 +16,7 @@ def main(url: str, log: str, owner: str) -> None:
             try:
                 ids = writer.append_many([word.encode() for word in line.split()])
             except dlog.Fenced as error:
-                answer(fenced=error.message, winner=error.winner, epoch=error.epoch)
+                answer(fenced=error.message, winner=error.winner.name, epoch=error.epoch)
                 return
             answer(ids=[str(each) for each in ids])
 

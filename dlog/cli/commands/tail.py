@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 FORMS = ("text", "json", "hex", "raw")
 LAST_DEFAULT = 10
 RUN_MESSAGES = 1_000
-WAIT_S = 3_600.0  # a following read that saw nothing for so long asks again
 
 _SEQS = re.compile(r"([0-9]{1,19})?:([0-9]{1,19})?")
 
@@ -192,11 +191,9 @@ def _chosen(client: Client, log: str, window: Window, follow: bool) -> Iterator[
     with _reader(client, log, window, follow) as reader:
         while left is None or left > 0:
             wanted = RUN_MESSAGES if left is None else min(left, RUN_MESSAGES)
-            run = reader.read(wanted, timeout=WAIT_S)
-            if not run:
-                if reader.at_tail and not follow:
-                    return
-                continue
+            run = reader.read(wanted, timeout=None)
+            if not run:  # the end: without --follow, or of what --until and A:B let through
+                return
             left = None if left is None else left - len(run)
             yield run
 

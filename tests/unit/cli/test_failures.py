@@ -12,6 +12,8 @@ from dlog.cli.main import EXIT_CODES
 CASES: list[tuple[BaseException, int]] = [
     (errors.NotFound("no log 'x'"), 3),
     (errors.Fenced("bob took over", winner="bob", epoch=3), 4),
+    (errors.Conflict("bob writes", winner=errors.Winner("bob", 3, 0)), 4),
+    (errors.Conflict("lost a compare-and-set"), 1),
     (errors.Unavailable("pid 12 holds the store"), 5),
     (errors.Timeout("no answer in 5 s"), 5),
     (errors.ConfigError("unknown option"), 2),
