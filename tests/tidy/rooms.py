@@ -43,14 +43,15 @@ ROOMS = (
     Room("wire", (r"dlog\.wire(\..*)?",), _may("floor"), (_NO_IO | {"logging"}) - {"threading"}),
     # What a core may ask of the world, as values; and the one place that does what was asked.
     Room("effects", (r"dlog\.effects",), _may("floor", "contracts"), _NO_IO),
-    Room("driver", (r"dlog\.drive",), _may("floor", "contracts", "effects")),
+    Room("driver", (r"dlog\.drive",), _may("floor", "contracts", "effects", "meta values")),
     # A core decides: it takes facts and returns effects. A policy prefers. Neither does anything.
     Room(
         "cores",
         (
             r"dlog\..*\.(core|policy)",
             r"dlog\..*\.core\..*",
-            r"dlog\.writer\.(batch|pipe|segments|takeover)",
+            r"dlog\.writer\.(batch|healing|pipe|rotation|segments|takeover)",
+            r"dlog\.reader\.(message|places|segments)",
         ),
         _may("floor", "wire", "contracts", "effects", "meta values"),
         _NO_IO,

@@ -44,6 +44,7 @@ BANNED_WORDS = set(
     "failover election leader packet packets record records trim purge isr".split()
 )
 BANNED_EXCEPTIONS = {
+    "dlog/reader/arrow.py:record_batch": "the word is Arrow's",
     "dlog/cli/diagnostics.py:record": "the parameter is named by logging.Handler.emit",
 }
 
