@@ -29,8 +29,12 @@ lint: venv
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
 unit: venv
-	$(PY) -m pytest -p tests.tidy.skip_report -rfExX $(PYTEST_ARGS)
+	@scratch=$$(mktemp -d) && \
+	if $(PY) -m pytest -p tests.tidy.skip_report -rfExX --basetemp="$$scratch/t" $(PYTEST_ARGS); \
+	then rm -rf "$$scratch"; \
+	else status=$$?; echo "scratch files: $$scratch" >&2; exit $$status; fi
 
 bench: venv
 	$(PY) -m benchmarks.embedded $(BENCH_ARGS)

@@ -96,6 +96,7 @@ ROOMS = (
 # Edges the table forbids and that stand nevertheless, each with its reason.
 EXTRA_EDGES = {
     ("dlog.cli.commands.doctor", "dlog.wire.crc32c"): "doctor reports which CRC32C was chosen",
+    ("dlog.reader.message", "dlog.reader.arrow"): "loaded when to_arrow() is called",
 }
 
 # Outside packages, and the only modules that may import each.
