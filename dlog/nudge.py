@@ -2,9 +2,9 @@
 
 A store into mapped memory wakes nobody, so the one who stored *rings*: it reads one byte of the
 file. On Linux that read is an inotify event (`IN_ACCESS`) for everybody who waits on the file, and
-it dirties nothing: a write or a time stamp would start a journal transaction, which can stall the
-caller behind somebody else's fsync. All waiters of one event loop share one inotify descriptor.
-Where there is no inotify, waiting is polling, 1 ms at first and 20 ms at most.
+it dirties nothing, so the file system's journal has no part in a wake-up. All waiters of one event
+loop share one inotify descriptor. Where there is none, waiting is polling, 1 ms at first and 20 ms
+at most.
 
 A nudge is a hint: it may come late, twice or for nothing, so a waiter looks at the word after each
 one, and looks again after a bounded time in any case.

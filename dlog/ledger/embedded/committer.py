@@ -33,7 +33,7 @@ _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Space is reserved ahead, in steps that grow with the file: a sync that need not commit a new file
 # size is 0.05 to 0.1 ms faster, and a full disk shows before anything was written.
 _RESERVE_FIRST_BYTES = 256 * KIB
-_RESERVE_LAST_BYTES = 8 * MIB
+_RESERVE_LAST_BYTES = 4 * MIB
 
 _sync = getattr(os, "fdatasync", os.fsync)
 

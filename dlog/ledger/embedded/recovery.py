@@ -62,6 +62,7 @@ class _Scan:
         self._salt = salt_of(uid)
         self._chunk = memoryview(b"")
         self._chunk_offset = 0
+        self._chunk_bytes = _CHUNK_FIRST_BYTES
 
     def check_begins(self) -> None:
         header = self._file.read(0, FILE_HEADER_BYTES, wait=True)
@@ -106,8 +107,8 @@ class _Scan:
         at = offset - self._chunk_offset
         if at < 0 or at + size > len(self._chunk):
             # Small first: mostly there is nothing behind the confirmed frame but a torn tail.
-            wanted = max(size, min(_CHUNK_BYTES, 4 * len(self._chunk) or _CHUNK_FIRST_BYTES))
-            self._chunk = memoryview(self._read(offset, wanted))
+            self._chunk = memoryview(self._read(offset, max(size, self._chunk_bytes)))
+            self._chunk_bytes = min(_CHUNK_BYTES, 2 * self._chunk_bytes)
             self._chunk_offset, at = offset, 0
         return self._chunk, at
 
@@ -125,7 +126,8 @@ class _Scan:
             begin = data - data % 8
             chunk = self._read(begin, _SEARCH_BYTES + FRAME_HEADER_BYTES)
             view = memoryview(chunk)
-            at = chunk.find(FRAME_MAGIC)
+            # Reserved space is all zeros, and a search for one byte goes ten times as fast.
+            at = chunk.find(FRAME_MAGIC) if FRAME_MAGIC[0] in chunk else -1
             while 0 <= at < _SEARCH_BYTES:
                 if at % 8 == 0:
                     frame = parse_frame(view, at, begin + at, self._file.ledger_id, self._salt)
