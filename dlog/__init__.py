@@ -1,0 +1,131 @@
+"""dlog: an unbounded, replicated, fenced log.
+
+    import dlog
+
+    with dlog.open_writer("orders", url="file:./data") as log:
+        first = log.append(b"paid", key=b"42")
+
+    with dlog.open_reader("orders", url="file:./data", start=first) as log:
+        for message in log:
+            print(message.id, message.seq, message.key, message.value)
+
+These are the sync names; `dlog.aio` has the same, async. Everything is imported when first used, so
+that `import dlog` costs next to nothing. Start reading at `dlog.client`; docs/ARCHITECTURE.md has
+the picture.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dlog._version import __version__
+
+if TYPE_CHECKING:
+    from dlog import aio
+    from dlog.errors import (
+        AlreadyExists,
+        AuthError,
+        Broken,
+        BufferFull,
+        ConfigError,
+        Conflict,
+        Corrupt,
+        DlogError,
+        Fenced,
+        ForkedHandle,
+        FormatError,
+        Handle,
+        LeaseLost,
+        NotFound,
+        Outcome,
+        ReaderClosed,
+        Retry,
+        Timeout,
+        TooLarge,
+        Truncated,
+        Unavailable,
+        Unsupported,
+        Winner,
+        WriterClosed,
+    )
+    from dlog.ids import MessageId, Position
+    from dlog.options import LogOptions
+    from dlog.reader.message import Message, MessageBatch
+    from dlog.sync.client import Client, connect, open_reader, open_writer
+    from dlog.sync.reader import Reader
+    from dlog.sync.writer import Writer
+    from dlog.writer.tickets import IdRun, Ticket
+
+_HOMES = {
+    "dlog.errors": (
+        "AlreadyExists AuthError Broken BufferFull ConfigError Conflict Corrupt DlogError Fenced "
+        "ForkedHandle FormatError Handle LeaseLost NotFound Outcome ReaderClosed Retry Timeout "
+        "TooLarge Truncated Unavailable Unsupported Winner WriterClosed"
+    ),
+    "dlog.ids": "MessageId Position",
+    "dlog.options": "LogOptions",
+    "dlog.reader.message": "Message MessageBatch",
+    "dlog.sync.client": "Client connect open_reader open_writer",
+    "dlog.sync.reader": "Reader",
+    "dlog.sync.writer": "Writer",
+    "dlog.writer.tickets": "IdRun Ticket",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "AlreadyExists",
+    "AuthError",
+    "Broken",
+    "BufferFull",
+    "Client",
+    "ConfigError",
+    "Conflict",
+    "Corrupt",
+    "DlogError",
+    "Fenced",
+    "ForkedHandle",
+    "FormatError",
+    "Handle",
+    "IdRun",
+    "LeaseLost",
+    "LogOptions",
+    "Message",
+    "MessageBatch",
+    "MessageId",
+    "NotFound",
+    "Outcome",
+    "Position",
+    "Reader",
+    "ReaderClosed",
+    "Retry",
+    "Ticket",
+    "Timeout",
+    "TooLarge",
+    "Truncated",
+    "Unavailable",
+    "Unsupported",
+    "Winner",
+    "Writer",
+    "WriterClosed",
+    "__version__",
+    "aio",
+    "connect",
+    "open_reader",
+    "open_writer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return importlib.import_module("dlog.aio")
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dlog' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value  # the next look is a plain one
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

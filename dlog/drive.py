@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dlog import trace
 from dlog.chance import Chance
@@ -149,3 +149,7 @@ class Stores:
     layout: Layout
     clock: Clock
     chance: Chance
+
+
+class Closeable(Protocol):
+    async def close(self) -> None: ...

@@ -144,3 +144,45 @@ class SubmitEntry(Effect):
 @dataclass(frozen=True, slots=True)
 class Release(Effect):
     """Tell the users of all batches that the core has released by now. Performed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtLedger(Effect):
+    """→ `LedgerInfo`, not older than the question."""
+
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastReadable(Effect):
+    """→ the last entry that may be read now, -1 for none."""
+
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun(Effect):
+    """→ entries from `first_entry` on, at least one."""
+
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPast(Effect):
+    """Until more of the ledger can be read, something else became of it, `path` may have changed
+    (if given), or the time is over."""
+
+    ledger_id: int
+    last_entry: int
+    timeout_ms: float
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver(Effect):
+    """Batches for the user, in order. Answered when there is room for more."""
+
+    batches: Sequence[Any]

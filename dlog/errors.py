@@ -100,6 +100,12 @@ class WriterClosed(DlogError):
     retry, handle = Retry.AFTER_REOPEN, Handle.DEAD
 
 
+class ReaderClosed(DlogError):
+    """The handle was closed before."""
+
+    retry, handle = Retry.AFTER_REOPEN, Handle.DEAD
+
+
 class Timeout(DlogError, builtins.TimeoutError):
     """No answer in time. What was asked may still come true."""
 
@@ -121,7 +127,8 @@ class AlreadyExists(DlogError):
 
 
 class Truncated(DlogError):
-    """The wanted place was truncated away; `new_head` is the oldest readable position."""
+    """The wanted place was truncated away; `new_head` is the oldest readable seq (None: nothing
+    is)."""
 
 
 class Corrupt(DlogError):

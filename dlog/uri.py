@@ -3,14 +3,17 @@ lists what is known."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from dlog.errors import ConfigError, Unsupported
-from dlog.options import ClientOptions
+from dlog.options import ClientOptions, options_from
 
 ENV_URL = "DLOG_URL"
 SCHEMES = ("file", "memory")
@@ -84,9 +87,14 @@ def _parameters(query: str) -> ClientOptions:
     return ClientOptions(**given)
 
 
-def resolve(text: str | None) -> Url:
-    """What the user gave, else the environment's, else the user's own data directory."""
-    return parse(text or os.environ.get(ENV_URL) or f"file:{user_data_directory()}")
+def resolve(text: str | None, client_options: Mapping[str, Any] | None = None) -> Url:
+    """What the user gave, else the environment's, else the user's own data directory. Options given
+    by keyword win over the URL's."""
+    url = parse(text or os.environ.get(ENV_URL) or f"file:{user_data_directory()}")
+    if not client_options:
+        return url
+    given = {**dataclasses.asdict(url.options), **client_options}
+    return dataclasses.replace(url, options=options_from(ClientOptions, given))
 
 
 def user_data_directory() -> Path:

@@ -289,6 +289,13 @@ class Batcher:
             self._sealed.clear()
         return left
 
+    def forked(self, error: DlogError) -> list[Batch]:
+        """In the child of a fork, where no other thread lives: whoever held the lock is gone,
+        too."""
+        self._lock = threading.Lock()
+        self._waiting.clear()
+        return self.refuse(error)
+
     @property
     def refusal(self) -> DlogError | None:
         return self._refusal

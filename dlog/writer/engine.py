@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import threading
+import weakref
 from typing import Any
 
 from dlog import trace
@@ -19,6 +20,7 @@ from dlog.chance import backoff_s
 from dlog.drive import Driver, Stores
 from dlog.effects import Drained, Effect, Release, SubmitEntry
 from dlog.errors import (
+    Broken,
     DlogError,
     Fenced,
     ForkedHandle,
@@ -80,6 +82,8 @@ class Engine:
         self._last_pushed: Batch | None = None
         self.failed_batches: list[Batch] = []
         self._buried = False
+
+        _engines.add(self)
 
     @property
     def core(self) -> WriterCore:
@@ -151,9 +155,15 @@ class Engine:
             raise WriterClosed("the event loop of this writer is closed", log=self.name) from None
 
     def _pump(self) -> None:
-        core, batcher = self._core, self.batcher
-        if core is None:
+        if self._core is None or self._buried:
             return
+        try:
+            self._send_all()
+        except Exception as error:  # noqa: BLE001 - a defect must end the handle, not its loop
+            self._break_down(error)
+
+    def _send_all(self) -> None:
+        core, batcher = self.core, self.batcher
         while core.room():
             batch = batcher.take(partial=core.is_idle and self._has_lingered())
             if batch is None:
@@ -262,6 +272,16 @@ class Engine:
             return
         self._pump()
 
+    def _break_down(self, error: Exception) -> None:
+        """A defect of ours reached the border: stop before it does harm, and let everybody know."""
+        if not isinstance(error, DlogError):
+            _log.exception("log %s: the writer broke", self.name, exc_info=error)
+            broken = Broken(f"the writer of log {self.name!r} broke: {error!r}", log=self.name)
+            broken.__cause__ = error
+            error = broken
+        self.core.die(error)
+        self._bury()
+
     async def _until(self, fact: Any) -> None:
         """Looks again after every fact."""
         while not fact():
@@ -279,6 +299,11 @@ class Engine:
         duty = next_duty(core, rotation_asked=self._rotation_asked, resting=resting)
         if duty is not None:
             self._duty = self._loop.create_task(self._fulfil(duty))
+            self._duty.add_done_callback(self._duty_done)
+
+    def _duty_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._break_down(error)
 
     async def _fulfil(self, duty: Duty) -> None:
         number = self.core.current.number
@@ -441,6 +466,31 @@ class Engine:
                 timer.cancel()
         self._publish_timers.clear()
 
+    def on_fork(self) -> None:
+        """In the child: this writer lives on in the parent; here every use of it is refused."""
+        error = ForkedHandle(
+            f"this writer of log {self.name!r} was made before a fork; open one in this process",
+            log=self.name,
+        )
+        batches = self.batcher.forked(error)
+        if self._core is not None:
+            batches += [batch for pipe in self._core.pipes for batch in pipe.sent]
+        for batch in batches:
+            batch.waiters.clear()
+            batch.resolve(error)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _on_fork() -> None:
+    for engine in list(_engines):
+        engine.on_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_on_fork)
+
 
 class _WriterDriver(Driver):
     """The effects that only a writer has."""
@@ -481,9 +531,3 @@ def default_owner() -> str:
     except (KeyError, OSError):
         user = str(os.getuid()) if hasattr(os, "getuid") else "user"
     return f"{user}@{socket.gethostname()}:{os.getpid()}"
-
-
-def forked(name: str) -> ForkedHandle:
-    return ForkedHandle(
-        f"this writer of log {name!r} was made before a fork; open one in this process", log=name
-    )

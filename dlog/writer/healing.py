@@ -16,7 +16,7 @@ from dlog.effects import Pause, Procedure, RecoverLedger, Release, SubmitEntry
 from dlog.errors import Broken, DlogError, Fenced, Outcome
 from dlog.meta.cas import read_log
 from dlog.writer.core import WriterCore, WriterState
-from dlog.writer.rotation import list_spare, prepare, switch, write_seam
+from dlog.writer.rotation import list_spare, named, prepare, switch, write_seam
 from dlog.writer.segments import SEAM_ENTRY
 from dlog.writer.takeover import is_listed, refuse_unless_owned
 

@@ -10,16 +10,17 @@ import asyncio
 import os
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from types import TracebackType
 from typing import TypeVar
 
+from dlog.drive import Closeable
 from dlog.errors import ConfigError, DlogError, Outcome, Timeout, WriterClosed
 from dlog.ids import MessageId
 from dlog.writer.arguments import EventTime, HeadersArg
 from dlog.writer.batcher import window_full, window_timeout
 from dlog.writer.core import WriterState
-from dlog.writer.engine import Engine, forked
+from dlog.writer.engine import Engine
 from dlog.writer.run import Run
 from dlog.writer.tickets import IdRun, Ticket, until_resolved
 
@@ -29,14 +30,16 @@ _Answer = TypeVar("_Answer")
 class Writer:
     """The one effective writer of a log, until another one opens it."""
 
-    def __init__(
-        self, engine: Engine, on_close: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._on_close = on_close
+        self._client: Closeable | None = None  # when it is ours alone
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
+
+    def own(self, client: Closeable) -> None:
+        """Close this client with us."""
+        self._client = client
 
     # --- what it is
 
@@ -149,7 +152,7 @@ class Writer:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
         told about."""
         if os.getpid() != self._pid:
-            raise forked(self.log)
+            return  # it lives on in the parent, whose it is to close
         if self._closed:
             return
         self._closed = True
@@ -166,9 +169,9 @@ class Writer:
                 raise batch.error.again()
 
     async def _closed_down(self) -> None:
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            await on_close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     async def __aenter__(self) -> Writer:
         return self

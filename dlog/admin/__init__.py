@@ -1,0 +1,5 @@
+"""The admin's room: what is said and done about logs from outside their writers and readers.
+
+`describe` reads (values in `summary`), `remove` ends a log as a procedure; `admin` is the async
+face. May import the floor, wire, the two contracts, writer and reader; never a backend.
+"""

@@ -1,0 +1,253 @@
+"""The walk of a reader from its first place to its end, as a procedure without IO.
+
+    FINDING ──► READING ──► TAILING ──► CROSSING ──► READING …
+       ▲           │            │            │
+       └───────────┴── list ────┘            └──► ENDED (bound reached), or an error by name
+
+READING delivers what is readable now, in runs. TAILING waits for more of an open ledger. CROSSING
+looks for what follows a closed one: the next segment whose seam fits our ledger and its end, or
+that is sealed in the list and continues our seq. No seam yet, or no fit, is not the end and not an
+error: a takeover may be deciding; we wait on that ledger *and* on the list, since either may
+change. Each entry must begin at the seq that we expect; a gap is never skipped in silence.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from dlog.effects import Deliver, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
+from dlog.errors import Corrupt, DlogError, NotFound, Truncated
+from dlog.options import ReaderOptions
+from dlog.reader.message import MessageBatch
+from dlog.reader.places import (
+    EARLIEST,
+    Place,
+    Start,
+    find_tail,
+    locate,
+)
+from dlog.reader.segments import Entered, SegmentView, last_entry_of, misplaced
+from dlog.wire.batch import decode
+from dlog.writer.segments import SEAM_ENTRY
+
+WAIT_MS = 1_000.0  # watches and nudges are hints: look again this often
+
+
+class ReaderState(enum.Enum):
+    FINDING = "finding"
+    READING = "reading"
+    TAILING = "tailing"
+    CROSSING = "crossing"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where to start, and where to stop: before `end` if given, else at the tail seen at the start,
+    else never."""
+
+    start: Start | Place
+    end: Start | None
+
+
+class ReaderCore:
+    """State of one walk; `find`, then `walk`, are its procedures. A seek begins another one."""
+
+    def __init__(self, view: SegmentView, options: ReaderOptions) -> None:
+        self.view = view
+        self.state = ReaderState.FINDING
+        self.place = Place(None)
+        self.end_seq: int | None = None
+        self._options = options
+
+    def walk(self) -> Procedure[None]:
+        """From the place found to the end, delivering on the way."""
+        while not self._is_done():
+            entered = yield from self._enter()
+            if entered is not None:
+                yield from self._read_segment(entered)
+        self.state = ReaderState.ENDED
+
+    def _is_done(self) -> bool:
+        seq = self.place.seq
+        return self.end_seq is not None and seq is not None and seq >= self.end_seq
+
+    # --- finding
+
+    def find(self, bounds: Bounds) -> Procedure[None]:
+        """Set `place` and `end_seq`; a wrong start is refused here."""
+        self.state = ReaderState.FINDING
+        view = self.view
+        yield from view.refresh()
+        self.end_seq = None
+        if bounds.end is not None:
+            self.end_seq = yield from self._seq_of_end(bounds.end)
+        if not self._options.follow:
+            tail_seq = (yield from find_tail(view)).next_seq
+            self.end_seq = tail_seq if self.end_seq is None else min(self.end_seq, tail_seq)
+        if isinstance(bounds.start, Place):
+            self.place = bounds.start
+            return
+        try:
+            self.place = yield from locate(view, bounds.start)
+        except Truncated:
+            if self._options.on_truncated != "jump":
+                raise
+            self.place = yield from locate(view, EARLIEST)
+
+    def _seq_of_end(self, end: Start) -> Procedure[int]:
+        if type(end) is int:
+            return end
+        place = yield from locate(self.view, end)
+        return place.seq if place.seq is not None else (yield from find_tail(self.view)).next_seq
+
+    def _enter(self) -> Procedure[Entered | None]:
+        """The segment of our place; None after waiting, to look again."""
+        self.state = ReaderState.FINDING
+        view, place = self.view, self.place
+        if place.number is None:
+            segment = yield from view.first()
+        else:
+            wanted = place.number
+            segment = yield from view.find(
+                lambda s: s.number >= wanted, lambda p: p.last_number >= wanted
+            )
+        if segment is not None:
+            entered = yield from view.enter(segment)
+            if entered is not None:
+                if segment.number != place.number:
+                    self._begin(entered)
+                return entered
+            yield WaitPast(segment.ledger_id, SEAM_ENTRY - 1, WAIT_MS, view.path)
+        else:
+            yield WaitNode(view.path, WAIT_MS)
+        yield from view.refresh()
+        return None
+
+    def _begin(self, entered: Entered) -> None:
+        """At the first entry of a segment that follows ours, or that is the first there is."""
+        seq = self.place.seq
+        if seq is not None and entered.base_seq > seq and self._options.on_truncated != "jump":
+            raise self._truncated(entered.base_seq)
+        if seq is not None and entered.base_seq < seq:
+            raise misplaced(entered.segment.ledger_id, 0, entered.base_seq, seq)
+        self.place = Place(entered.segment.number, SEAM_ENTRY, 0, entered.base_seq)
+
+    def _truncated(self, head_seq: int | None) -> Truncated:
+        now = "nothing is left" if head_seq is None else f"the head is at seq {head_seq}"
+        return Truncated(
+            f"log {self.view.name!r}: seq {self.place.seq} was truncated away; {now}",
+            log=self.view.name,
+            new_head=head_seq,
+        )
+
+    # --- reading
+
+    def _read_segment(self, entered: Entered) -> Procedure[None]:
+        """Read to the segment's end, then cross; returns early when done or to look again."""
+        ledger_id = entered.segment.ledger_id
+        try:
+            while not self._is_done():
+                last_entry = yield from last_entry_of(entered)
+                if self.place.entry_id <= last_entry:
+                    self.state = ReaderState.READING
+                    yield from self._read_run(entered, last_entry)
+                    continue
+                closed_at = yield from self._closed_at(entered)
+                if closed_at is not None and self.place.entry_id > closed_at:
+                    if (yield from self._cross(entered, closed_at)):
+                        return
+                elif closed_at is None:
+                    self.state = ReaderState.TAILING
+                    yield WaitPast(ledger_id, self.place.entry_id - 1, WAIT_MS)
+        except NotFound:
+            yield from self._ledger_gone(entered)
+
+    def _closed_at(self, entered: Entered) -> Procedure[int | None]:
+        if entered.segment.sealed is not None:
+            return entered.segment.sealed.last_entry
+        info = yield LookAtLedger(entered.segment.ledger_id)
+        return None if info.closed is None else info.closed.last_entry
+
+    def _read_run(self, entered: Entered, last_entry: int) -> Procedure[None]:
+        segment, first = entered.segment, self.place.entry_id
+        raw = yield ReadRun(
+            segment.ledger_id, first, last_entry, self._options.read_run_bytes, point="read.run"
+        )
+        batches: list[MessageBatch] = []
+        for entry_id, buffer in enumerate(raw, first):
+            try:
+                self._take_entry(entered, entry_id, buffer, batches)
+            except DlogError as error:
+                if batches:  # first what is good; the next run meets the bad entry first
+                    break
+                error.about.update(
+                    ledger_id=segment.ledger_id, entry_id=entry_id, raw=bytes(buffer)
+                )
+                raise
+            if self._is_done():
+                break
+        if batches:
+            yield Deliver(batches, point="read.delivered")
+
+    def _take_entry(
+        self, entered: Entered, entry_id: int, buffer: memoryview, batches: list[MessageBatch]
+    ) -> None:
+        segment, place = entered.segment, self.place
+        entry = decode(buffer, where=f"ledger {segment.ledger_id} entry {entry_id}")
+        entry_seq = entered.base_seq + entry.first_seq
+        if place.seq is not None and entry_seq + place.idx != place.seq:
+            raise misplaced(segment.ledger_id, entry_id, entry_seq + place.idx, place.seq)
+        end = entry.count
+        if self.end_seq is not None:
+            end = min(end, self.end_seq - entry_seq)
+        if end > place.idx:
+            batches.append(
+                MessageBatch(
+                    entry,
+                    ledger_id=segment.ledger_id,
+                    entry_id=entry_id,
+                    epoch=segment.epoch,
+                    entry_seq=entry_seq,
+                    start=place.idx,
+                    end=end,
+                    size=len(buffer),
+                )
+            )
+        self.place = Place(segment.number, entry_id + 1, 0, entry_seq + max(end, place.idx))
+
+    # --- crossing
+
+    def _cross(self, entered: Entered, closed_at: int) -> Procedure[bool]:
+        """Into the segment that follows; False after waiting, to look again."""
+        self.state = ReaderState.CROSSING
+        view, number = self.view, entered.segment.number
+        yield from view.refresh()
+        following = yield from view.after(number)
+        if following is None:
+            yield WaitNode(view.path, WAIT_MS)
+            return False
+        into = yield from view.enter(following)
+        if into is None:
+            yield WaitPast(following.ledger_id, SEAM_ENTRY - 1, WAIT_MS, view.path)
+            return False
+        self._begin(into)
+        return True
+
+    def _ledger_gone(self, entered: Entered) -> Procedure[None]:
+        """Truncated, removed, or lost: the list knows."""
+        meta = yield from self.view.refresh()
+        number, ledger_id = entered.segment.number, entered.segment.ledger_id
+        if any(segment.number == number for segment in meta.segments):
+            raise Corrupt(
+                f"ledger {ledger_id} of segment {number} is in the list of log {self.view.name!r} "
+                "but not in the ledger store",
+                log=self.view.name,
+                ledger_id=ledger_id,
+            )
+        following = yield from self.view.after(number)
+        into = None if following is None else (yield from self.view.enter(following))
+        if into is None or self._options.on_truncated != "jump":
+            raise self._truncated(None if into is None else into.base_seq)
+        self.place = Place(into.segment.number, SEAM_ENTRY, 0, into.base_seq)

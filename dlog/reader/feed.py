@@ -1,0 +1,170 @@
+"""Reading ahead: drives the core's walk before the user asks, within a bound of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from dlog.drive import Driver, Stores
+from dlog.effects import Deliver, Effect, LastReadable, LookAtLedger, ReadRun, WaitPast
+from dlog.errors import DlogError
+from dlog.ledger.store import LedgerReader
+from dlog.options import ReaderOptions
+from dlog.reader.core import ReaderCore, ReaderState
+from dlog.reader.message import MessageBatch
+
+OPEN_LEDGERS_MAX = 8  # readers of ledgers kept open by one reader of a log
+
+
+class ReaderDriver(Driver):
+    """The effects of reading. Keeps a few ledgers open, the most recently used ones."""
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores.meta, stores.ledgers)
+        self._open: dict[int, LedgerReader] = {}
+
+    async def perform(self, effect: Effect) -> Any:
+        match effect:
+            case ReadRun(ledger_id=ledger_id, first_entry=first, last_entry=last, bytes_max=size):
+                return await (await self._ledger(ledger_id)).read(first, last, bytes_max=size)
+            case LastReadable(ledger_id=ledger_id):
+                return await (await self._ledger(ledger_id)).last_readable()
+            case LookAtLedger(ledger_id=ledger_id):
+                return await (await self._ledger(ledger_id)).info()
+            case WaitPast(ledger_id=ledger_id, last_entry=last, timeout_ms=timeout_ms, path=path):
+                await self._wait(ledger_id, last, timeout_ms, path)
+            case _:
+                return await super().perform(effect)
+
+    async def _ledger(self, ledger_id: int) -> LedgerReader:
+        reader = self._open.pop(ledger_id, None)
+        if reader is None:
+            reader = await self.ledgers.open(ledger_id)
+            if len(self._open) >= OPEN_LEDGERS_MAX:
+                await self._open.pop(next(iter(self._open))).close()
+        self._open[ledger_id] = reader
+        return reader
+
+    async def _wait(self, ledger_id: int, last: int, timeout_ms: float, path: str | None) -> None:
+        ledger = await self._ledger(ledger_id)
+        if path is None:
+            await ledger.wait_past(last, timeout_ms)
+            return
+        async with self.meta.watch(path) as watch:
+            waits = {
+                asyncio.ensure_future(ledger.wait_past(last, timeout_ms)),
+                asyncio.ensure_future(watch.wait(timeout_ms)),
+            }
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+
+    async def close(self) -> None:
+        readers, self._open = self._open, {}
+        for reader in readers.values():
+            await reader.close()
+
+
+class Feed:
+    """Reads ahead of whoever takes: one walk's deliveries, bounded in bytes, and how it ended."""
+
+    def __init__(self, stores: Stores, core: ReaderCore, options: ReaderOptions) -> None:
+        self.core = core
+        self.driver = _FeedDriver(self, stores)
+        self._options = options
+        self._ready: deque[MessageBatch] = deque()
+        self._bytes = 0
+        self._progress: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        """Begin the core's walk, at the place that it found."""
+        self._ready.clear()
+        self._bytes = 0
+        self._error = None
+        self._ended = False
+        self._task = asyncio.get_running_loop().create_task(self.driver.run(self.core.walk()))
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if task is not self._task:
+            return  # stopped by a seek
+        if not task.cancelled():
+            self._error = task.exception()
+        self._ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+    async def deliver(self, batches: list[MessageBatch]) -> None:
+        self._ready.extend(batches)
+        self._bytes += sum(batch.bytes for batch in batches)
+        self._tell()
+        while self._bytes >= self._options.read_ahead_bytes:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    async def take(self, *, wait: bool = True) -> list[MessageBatch]:
+        """All that is read and not yet taken, at least one batch; [] at the end (or, without
+        `wait`, now)."""
+        while not self._ready:
+            if self._ended:
+                if isinstance(self._error, DlogError):
+                    raise self._error.again()
+                if self._error is not None:
+                    raise self._error
+                return []
+            if not wait:
+                return []
+            self._progress = asyncio.get_running_loop().create_future()
+            await self._progress
+        batches = list(self._ready)
+        self._ready.clear()
+        self._bytes = 0
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return batches
+
+    @property
+    def at_tail(self) -> bool:
+        waits = self.core.state in (ReaderState.TAILING, ReaderState.CROSSING, ReaderState.ENDED)
+        return waits and not self._ready
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and not isinstance(task.exception(), (DlogError, type(None))):
+                task.result()  # a defect: it must be seen
+        self._ended = True
+        self._tell()
+
+    def abandon(self) -> None:
+        """Stop without waiting: for a reader that nobody holds any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _FeedDriver(ReaderDriver):
+    def __init__(self, feed: Feed, stores: Stores) -> None:
+        super().__init__(stores)
+        self._feed = feed
+
+    async def perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Deliver):
+            return await self._feed.deliver(list(effect.batches))
+        return await super().perform(effect)

@@ -1,0 +1,260 @@
+"""Finding places in a log: by id, position, seq or time, at the head, at the tail. Procedures
+without IO.
+
+A `Place` is where reading begins: an entry of a segment and an index in it, with the seq that
+stands there. Searches halve: over segments by what the list says, over entries by their headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlog.clock import datetime_us
+from dlog.effects import Procedure, ReadRun
+from dlog.errors import ConfigError, NotFound, Truncated
+from dlog.ids import MessageId, Position
+from dlog.reader.segments import Entered, SegmentView, header_of, last_entry_of
+from dlog.wire.batch import Header, decode
+from dlog.writer.segments import SEAM_ENTRY
+
+Start = str | int | MessageId | Position | datetime
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Message `idx` of entry `entry_id`, which has seq `seq`. `number` None: before a log's first
+    segment.
+
+    `seq` None: not known, take what stands there (after an entry that could not be decoded)."""
+
+    number: int | None
+    entry_id: int = SEAM_ENTRY
+    idx: int = 0
+    seq: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a log at one moment: the last readable entry, and the seq that comes next."""
+
+    entered: Entered | None
+    last_entry: int
+    next_seq: int
+
+
+def check_start(start: object, what: str = "start") -> Start:
+    if isinstance(start, (MessageId, Position)):
+        return start
+    if isinstance(start, str) and start in (EARLIEST, LATEST):
+        return start
+    if type(start) is int:
+        if start < 0:
+            raise ConfigError(f"{what}: a seq is a number from 0, not {start}")
+        return start
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigError(f"{what}: a time knows its time zone (as datetime.now(UTC) does)")
+        return start
+    raise ConfigError(
+        f"{what} is 'earliest', 'latest', a MessageId, a Position, a seq or an aware datetime, "
+        f"not {start!r}"
+    )
+
+
+def find_tail(view: SegmentView) -> Procedure[Tail]:
+    """Behind every message that was visible before the question. The view must be fresh."""
+    entered = yield from view.last_entered()
+    if entered is None:
+        return Tail(None, -1, view.meta.end.next_seq)
+    last_entry = yield from last_entry_of(entered)
+    if last_entry < SEAM_ENTRY:
+        return Tail(entered, last_entry, entered.base_seq)
+    header = yield from header_of(entered.segment.ledger_id, last_entry)
+    return Tail(entered, last_entry, entered.base_seq + header.first_seq + header.count)
+
+
+def find_last_id(view: SegmentView) -> Procedure[MessageId | None]:
+    """The last message of the log, None when it holds none."""
+    entered = yield from view.last_entered()
+    while entered is not None:
+        ledger_id = entered.segment.ledger_id
+        entry_id = yield from last_entry_of(entered)
+        while entry_id >= SEAM_ENTRY:
+            header = yield from header_of(ledger_id, entry_id)
+            if header.count > 0:
+                return MessageId(ledger_id, entry_id, header.count - 1)
+            entry_id -= 1
+        segment = yield from view.before(entered.segment.number)
+        entered = None if segment is None else (yield from view.enter(segment))
+    return None
+
+
+def locate(view: SegmentView, start: Start) -> Procedure[Place]:
+    """Where to begin. The view must be fresh."""
+    if start == EARLIEST:
+        return (yield from _head(view))
+    if start == LATEST:
+        return _behind((yield from find_tail(view)))
+    if isinstance(start, Position):
+        return (yield from _by_position(view, start))
+    if isinstance(start, MessageId):
+        return (yield from _by_id(view, start))
+    if isinstance(start, datetime):
+        return (yield from _by_time(view, datetime_us(start)))
+    assert isinstance(start, int)
+    return (yield from _by_seq(view, start))
+
+
+def _head(view: SegmentView) -> Procedure[Place]:
+    first = yield from view.first()
+    if first is None:
+        return Place(None, seq=view.meta.end.next_seq)
+    if first.sealed is None:  # everything before it is sealed and gone, or never was
+        return Place(first.number, seq=view.meta.end.next_seq)
+    return Place(first.number, seq=first.sealed.base_seq)
+
+
+def _behind(tail: Tail) -> Place:
+    if tail.entered is None:
+        return Place(None, seq=tail.next_seq)
+    return Place(tail.entered.segment.number, max(tail.last_entry, 0) + 1, 0, tail.next_seq)
+
+
+def _by_id(view: SegmentView, wanted: MessageId) -> Procedure[Place]:
+    ledger_id, entry_id, idx = wanted
+    segment = yield from view.find(
+        lambda s: s.ledger_id >= ledger_id, lambda p: p.last_ledger >= ledger_id
+    )
+    if segment is None or segment.ledger_id != ledger_id:
+        raise (yield from _not_there(view, wanted))
+    entered = yield from view.enter(segment)
+    last_entry = -1 if entered is None else (yield from last_entry_of(entered))
+    if entered is None or not SEAM_ENTRY <= entry_id <= last_entry:
+        raise _never_was(view, wanted)
+    header = yield from header_of(ledger_id, entry_id)
+    if not 0 <= idx < header.count:
+        raise _never_was(view, wanted)
+    return Place(segment.number, entry_id, idx, entered.base_seq + header.first_seq + idx)
+
+
+def _not_there(view: SegmentView, wanted: MessageId) -> Procedure[NotFound | Truncated]:
+    first = yield from view.first()
+    oldest = view.meta.ledger_floor + 1 if first is None else first.ledger_id
+    if wanted.ledger_id >= oldest or view.meta.end.number == 0:
+        return _never_was(view, wanted)
+    return Truncated(
+        f"the message {wanted} of log {view.name!r} is before its head",
+        log=view.name,
+        ledger_id=wanted.ledger_id,
+        new_head=(yield from _head(view)).seq,
+    )
+
+
+def _never_was(view: SegmentView, wanted: MessageId) -> NotFound:
+    return NotFound(
+        f"the log {view.name!r} has no message {wanted}",
+        log=view.name,
+        ledger_id=wanted.ledger_id,
+        entry_id=wanted.entry_id,
+    )
+
+
+def _by_position(view: SegmentView, position: Position) -> Procedure[Place]:
+    if position.log_uid != view.meta.uid:
+        raise ConfigError(f"this position is of another log than {view.name!r}: {position}")
+    if position.after is None:
+        return (yield from _by_seq(view, position.next_seq))
+    place = yield from _by_id(view, position.after)
+    assert place.seq is not None
+    if place.seq + 1 != position.next_seq:
+        raise ConfigError(f"this position does not agree with log {view.name!r}: {position}")
+    return Place(place.number, place.entry_id, place.idx + 1, place.seq + 1)
+
+
+def _by_seq(view: SegmentView, seq: int) -> Procedure[Place]:
+    tail = yield from find_tail(view)
+    if seq >= tail.next_seq:
+        return _behind(tail)
+    head = yield from _head(view)
+    if head.seq is None or seq < head.seq:
+        raise Truncated(
+            f"seq {seq} of log {view.name!r} is before its head {head.seq}", log=view.name
+        )
+    segment = yield from view.find(
+        lambda s: s.sealed is not None and s.sealed.next_seq > seq, lambda p: p.next_seq > seq
+    )
+    unsealed = () if segment is not None else view.meta.unsealed
+    entered = None if segment is None else (yield from view.enter(segment))
+    for candidate in unsealed:  # the last one that begins at or before the seq
+        open_one = yield from view.enter(candidate)
+        if open_one is not None and open_one.base_seq <= seq:
+            entered = open_one
+    assert entered is not None
+    relative = seq - entered.base_seq
+    entry_id, header = yield from _first_entry(entered, lambda h: h.first_seq + h.count > relative)
+    assert header is not None
+    return Place(entered.segment.number, entry_id, relative - header.first_seq, seq)
+
+
+def _by_time(view: SegmentView, time_us: int) -> Procedure[Place]:
+    """The first message written at or after a time; the tail if there is none."""
+    tail = yield from find_tail(view)
+    if tail.entered is None:
+        return _behind(tail)
+    segment = yield from view.find(
+        lambda s: s.sealed is not None and s.sealed.last_time_us >= time_us,
+        lambda p: p.last_time_us >= time_us,
+    )
+    if segment is None and view.meta.unsealed:
+        segment = view.meta.unsealed[0]
+    while segment is not None:
+        entered = yield from view.enter(segment)
+        if entered is None:
+            break
+        place = yield from _in_segment_by_time(entered, time_us)
+        if place is not None:
+            return place
+        segment = yield from view.after(segment.number)
+    return _behind(tail)
+
+
+def _in_segment_by_time(entered: Entered, time_us: int) -> Procedure[Place | None]:
+    entry_id, header = yield from _first_entry(entered, lambda h: h.last_timestamp_us >= time_us)
+    last_entry = yield from last_entry_of(entered)
+    while header is not None and header.count == 0 and entry_id < last_entry:  # a control entry
+        entry_id += 1
+        header = yield from header_of(entered.segment.ledger_id, entry_id)
+    if header is None or header.count == 0:
+        return None
+    idx = yield from _index_by_time(entered, entry_id, time_us)
+    seq = entered.base_seq + header.first_seq + idx
+    return Place(entered.segment.number, entry_id, idx, seq)
+
+
+def _first_entry(
+    entered: Entered, wanted: Callable[[Header], bool]
+) -> Procedure[tuple[int, Header | None]]:
+    """The first readable entry whose header is wanted, by halving: once true, `wanted` stays true.
+    None when there is none."""
+    ledger_id = entered.segment.ledger_id
+    low, high = SEAM_ENTRY, (yield from last_entry_of(entered)) + 1
+    found: Header | None = None
+    while low < high:
+        middle = (low + high) // 2
+        header = yield from header_of(ledger_id, middle)
+        if wanted(header):
+            high, found = middle, header
+        else:
+            low = middle + 1
+    return low, found
+
+
+def _index_by_time(entered: Entered, entry_id: int, time_us: int) -> Procedure[int]:
+    ledger_id = entered.segment.ledger_id
+    raw = yield ReadRun(ledger_id, entry_id, entry_id, 1)
+    entry = decode(raw[0], where=f"ledger {ledger_id} entry {entry_id}")
+    return next(i for i, at in enumerate(entry.timestamps_us()) if at >= time_us)

@@ -1,0 +1,79 @@
+"""The loop thread of a sync client. Calls wait interruptibly; exit and fork never hang on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from dlog.errors import ConfigError, ForkedHandle, WriterClosed
+
+Answer = TypeVar("Answer")
+
+
+class Portal:
+    """Runs coroutines on a thread of its own. A daemon: an open client never keeps a program
+    alive."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dlog", daemon=True)
+        self._thread.start()
+        self._stopped = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Block until it is done. Ctrl-C gets through, and cancels it."""
+        try:
+            self._check()
+        except BaseException:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # of a call that ended by itself: no effect
+            raise
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedHandle("this handle was made before a fork; open one in this process")
+        if self._stopped:
+            raise WriterClosed("this client is closed")
+        if threading.get_ident() == self._thread.ident:
+            raise ConfigError("a blocking call on dlog's own thread would wait for itself")
+
+    @property
+    def usable(self) -> bool:
+        return not self._stopped and os.getpid() == self._pid
+
+    def stop(self) -> None:
+        """Ends the thread. Idempotent; in the child of a fork there is none."""
+        if not self.usable:
+            return
+        self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def abandon(self, last_work: Coroutine[Any, Any, object]) -> None:
+        """Run one last thing, then end, without waiting for either."""
+        if not self.usable:
+            last_work.close()
+            return
+        self._stopped = True
+
+        async def end() -> None:
+            try:
+                await last_work
+            finally:
+                self._loop.stop()
+
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(end()))

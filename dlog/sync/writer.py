@@ -1,0 +1,232 @@
+"""The sync writer. `submit` fills the batcher on the caller's thread and returns; nothing crosses
+threads per message."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol
+
+from dlog.clock import SYSTEM_CLOCK
+from dlog.errors import ConfigError, DlogError
+from dlog.ids import MessageId
+from dlog.sync.portal import Portal
+from dlog.writer import writer as aio
+from dlog.writer.arguments import EventTime, HeadersArg
+from dlog.writer.batcher import window_full
+from dlog.writer.run import Run
+from dlog.writer.tickets import IdRun, Ticket, wait_for_batch
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class Writer:
+    """The one effective writer of a log, until another one opens it. Thread-safe."""
+
+    def __init__(self, inner: aio.Writer, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._batcher = inner._engine.batcher
+        self._offer = self._batcher.offer
+        self._raise_when_full = inner._engine.options.on_full == "raise"
+        self._owned: Closeable | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        _open_writers.add(self)
+
+    def own(self, client: Closeable) -> None:
+        """Close this client with us."""
+        self._owned = client
+
+    # --- what it is
+
+    @property
+    def log(self) -> str:
+        return self._inner.log
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token: it grows with every takeover. Pass it to whatever else must refuse a
+        zombie."""
+        return self._inner.epoch
+
+    @property
+    def last_id(self) -> MessageId | None:
+        """The last message that this writer had acknowledged."""
+        return self._inner.last_id
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._inner.closed
+
+    # --- messages
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersArg | None = None,
+        event_time: EventTime | None = None,
+        timeout: float | None = None,
+    ) -> MessageId:
+        """Durable, and readable by anyone, once this returns. A `timeout` abandons the wait, not
+        the message."""
+        if timeout is None:
+            return self.submit(value, key=key, headers=headers, event_time=event_time).result()
+        deadline = SYSTEM_CLOCK.monotonic_s() + timeout
+        ticket = self.submit(
+            value, key=key, headers=headers, event_time=event_time, timeout=timeout
+        )
+        return ticket.result(deadline - SYSTEM_CLOCK.monotonic_s())
+
+    def submit(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersArg | None = None,
+        event_time: EventTime | None = None,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """On its way, in order; `ticket.result()` gives the id. Waits, at most `timeout` s, while
+        the window is full."""
+        ticket = self._offer(value, key=key, headers=headers, event_time=event_time)
+        if ticket is not None:
+            return ticket
+        deadline = _deadline(timeout)
+        while True:
+            self._wait_room(deadline)
+            ticket = self._offer(value, key=key, headers=headers, event_time=event_time)
+            if ticket is not None:
+                self._batcher.passed_on()
+                return ticket
+
+    def append_many(
+        self,
+        values: Iterable[bytes | None],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        headers: Iterable[HeadersArg | None] | None = None,
+        atomic: bool = False,
+        timeout: float | None = None,
+    ) -> IdRun:
+        """All of them, in order, acknowledged; their ids as a lazy run. A crash may cut the run, in
+        order.
+
+        `atomic` puts all into one entry, so that either all are there or none, or refuses
+        (`TooLarge`)."""
+        deadline = _deadline(timeout)
+        run = Run(self._batcher, values, keys, headers, atomic=atomic)
+        while not run.step():
+            self._wait_room(deadline)
+        for batch in run.batches():
+            if not batch.done:
+                wait_for_batch(batch, _left(deadline))
+        return run.ids()
+
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Everything submitted by now is acknowledged once this returns."""
+        self._portal.run(self._inner.flush(timeout=timeout))
+
+    def _wait_room(self, deadline: float | None) -> None:
+        if self._raise_when_full:
+            raise window_full()
+        self._batcher.wait_room(deadline)
+
+    # --- life
+
+    def rotate(self, *, timeout: float | None = None) -> None:
+        """Begin a new segment now, whatever the limits say; appends go on meanwhile."""
+        self._portal.run(self._inner.rotate(timeout=timeout))
+
+    def hand_over(self, to: str | None = None, *, timeout: float | None = None) -> None:
+        """Flush, close, and leave the log sealed for the next writer: it opens without fencing or
+        recovery.
+
+        `to` names who is expected, for `describe`; others may still open. The handle is closed
+        afterwards."""
+        self._closed = True
+        try:
+            self._portal.run(self._inner.hand_over(to, timeout=timeout))
+        finally:
+            self._close_owned()
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
+        told about."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._portal.usable:
+            return
+        try:
+            self._portal.run(self._inner.close(timeout=timeout))
+        finally:
+            self._close_owned()
+
+    def _close_owned(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except DlogError as second:
+            error.add_note(f"closing the writer failed, too: {second}")
+
+    def drop(self) -> None:
+        """Nobody closed it: say so, with the number of messages that it costs."""
+        if self._closed or not self._portal.usable:
+            return
+        self._closed = True
+        self._inner._closed = True
+        aio.drop(self._inner._engine, self._portal.loop)
+        if self._owned is not None:
+            self._owned.abandon()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.drop()
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __reduce__(self) -> str:
+        raise ConfigError("a writer cannot be pickled: open one where it is needed")
+
+
+_open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+@atexit.register
+def _drop_all() -> None:
+    for writer in list(_open_writers):
+        writer.drop()
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else SYSTEM_CLOCK.monotonic_s() + timeout
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - SYSTEM_CLOCK.monotonic_s()
