@@ -25,7 +25,7 @@ _PAD = tuple(bytes(size) for size in range(8))
 _PLAIN_ONE = Struct(layout.HEADER.format + "ii")  # header and offsets of one plain message
 _PLAIN_ONE_BYTES_MAX = (LEDGER_ENTRY_BYTES_MAX - _PLAIN_ONE.size) // 8 * 8  # whole words
 # Joining small values costs less than handing many buffers around; large ones stay where they are.
-_JOIN_BYTES_MAX = 8 << 10
+_JOIN_ITEM_BYTES_MAX = 8 << 10
 
 
 class _Body:
@@ -65,7 +65,7 @@ class _Body:
 
 
 def _data(items: Sequence[bytes], total: int) -> Sequence[bytes]:
-    if len(items) > 1 and total <= len(items) * _JOIN_BYTES_MAX:
+    if len(items) > 1 and total <= len(items) * _JOIN_ITEM_BYTES_MAX:
         joined = b"".join(items)
         if len(joined) != total:
             raise TypeError("not views of anything wider")
