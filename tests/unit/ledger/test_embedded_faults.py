@@ -15,7 +15,7 @@ from dlog.errors import Handle, Outcome, Retry, Unavailable
 from dlog.ledger.embedded import EmbeddedLedgerStore, committer
 from dlog.ledger.store import LedgerSpec
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
-from dlog.testing.conformance.ledger_store import filled, numbered, read_all
+from dlog.testing.conformance.ledger_tools import filled, numbered, read_all
 
 MakeEmbedded = Callable[[], EmbeddedLedgerStore]
 

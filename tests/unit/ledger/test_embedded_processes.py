@@ -15,7 +15,7 @@ import pytest
 from dlog.ledger.embedded import EmbeddedLedgerStore
 from dlog.ledger.store import LedgerState
 from dlog.meta.sqlite import SqliteMetaStore
-from dlog.testing.conformance.ledger_store import filled, ids_of, numbered, read_all
+from dlog.testing.conformance.ledger_tools import filled, ids_of, numbered, read_all
 from dlog.trace import POINTS
 
 pytestmark = [

@@ -13,7 +13,7 @@ from dlog.errors import NotFound, Outcome, Unavailable
 from dlog.ledger.embedded import EmbeddedLedgerStore, datafile
 from dlog.ledger.embedded.datafile import DataFile
 from dlog.ledger.embedded.file import FRAME_HEADER_BYTES
-from dlog.testing.conformance.ledger_store import filled, numbered, read_all
+from dlog.testing.conformance.ledger_tools import filled, numbered, read_all
 
 MakeEmbedded = Callable[[], EmbeddedLedgerStore]
 

@@ -18,8 +18,8 @@ from dlog.ledger.embedded import EmbeddedLedgerStore
 from dlog.ledger.embedded.words import FENCE, Words
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
-from dlog.testing.conformance import ledger_store
-from dlog.testing.conformance.ledger_store import filled, new_ledger, numbered, read_all
+from dlog.testing.conformance import ledger_ends, ledger_tools
+from dlog.testing.conformance.ledger_tools import filled, new_ledger, numbered, read_all
 
 MakeEmbedded = Callable[[], EmbeddedLedgerStore]
 
@@ -89,9 +89,9 @@ async def test_without_the_look_the_suite_fails(
     async def make_store() -> EmbeddedLedgerStore:
         return make()
 
-    monkeypatch.setattr(ledger_store, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(ledger_tools, "_PATIENCE_S", 1.0)
     with pytest.raises((AssertionError, TimeoutError)):
-        await ledger_store.recovered_ledger_refuses_its_old_appender(make_store)
+        await ledger_ends.recovered_ledger_refuses_its_old_appender(make_store)
 
 
 async def test_without_a_fence_the_suite_fails(
@@ -103,9 +103,9 @@ async def test_without_a_fence_the_suite_fails(
     async def make_store() -> EmbeddedLedgerStore:
         return make()
 
-    monkeypatch.setattr(ledger_store, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(ledger_tools, "_PATIENCE_S", 1.0)
     with pytest.raises((AssertionError, TimeoutError)):
-        await ledger_store.recovered_ledger_refuses_its_old_appender(make_store)
+        await ledger_ends.recovered_ledger_refuses_its_old_appender(make_store)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_a_creator_that_slept_through_a_recovery_is_fenced(
     pause = Pause(point, side)
     creating = asyncio.create_task(store.create(LedgerSpec()))
     await pause.reached.wait()
-    (ledger_id,) = await ledger_store.ids_of(other)
+    (ledger_id,) = await ledger_tools.ids_of(other)
     assert await other.recover(ledger_id) == ClosedLedger(-1, 0)
     pause.go_on()
     appender = await creating
@@ -137,7 +137,7 @@ async def test_a_creator_that_slept_through_a_deletion_is_fenced(
     pause = Pause(point, side)
     creating = asyncio.create_task(store.create(LedgerSpec()))
     await pause.reached.wait()
-    (ledger_id,) = await ledger_store.ids_of(other)
+    (ledger_id,) = await ledger_tools.ids_of(other)
     await other.delete(ledger_id)
     pause.go_on()
     with pytest.raises(Fenced):
@@ -171,7 +171,7 @@ async def test_files_without_a_node_are_swept_and_no_others(
     for stray in ("0000000777.ledger", "0000000777.words", "0000000778.words"):
         (ledgers / stray).write_bytes(b"left by a deleter that died")
     (ledgers / "notes.txt").write_text("somebody's own")
-    assert await ledger_store.ids_of(make()) == [kept.ledger_id]
+    assert await ledger_tools.ids_of(make()) == [kept.ledger_id]
     assert sorted(os.listdir(ledgers)) == sorted([*before, "notes.txt"])
 
 
@@ -183,10 +183,10 @@ async def test_files_of_another_metadata_store_are_not_touched(
     meta = MemoryMetaStore(MemoryTree())
     store = EmbeddedLedgerStore(tmp_path, meta)
     with pytest.raises(ConfigError, match="belong to metadata store"):
-        await ledger_store.ids_of(store)
+        await ledger_tools.ids_of(store)
     (tmp_path / "ledgers" / "store").unlink()
     with pytest.raises(ConfigError, match="holds ledgers"):
-        await ledger_store.ids_of(store)
+        await ledger_tools.ids_of(store)
     before.remove("store")
     assert sorted(os.listdir(tmp_path / "ledgers")) == before
     await store.close()
@@ -371,8 +371,8 @@ def ledger_threads() -> list[str]:
 @pytest.mark.parametrize("ending", ["close", "abandon", "fenced", "store"])
 async def test_nothing_is_left_open(make: MakeEmbedded, ending: str) -> None:
     store, other = make(), make()
-    await ledger_store.ids_of(store)
-    await ledger_store.ids_of(other)
+    await ledger_tools.ids_of(store)
+    await ledger_tools.ids_of(other)
     gc.collect()
     before = open_files()
     for _ in range(3):
@@ -426,7 +426,7 @@ async def test_a_birth_that_is_not_waited_for_still_happens(make: MakeEmbedded) 
 
 async def test_a_cancelled_creation_leaks_nothing(make: MakeEmbedded) -> None:
     store = make()
-    await ledger_store.ids_of(store)
+    await ledger_tools.ids_of(store)
     before = open_files()
     for turns in range(8):
         creating = asyncio.create_task(store.create(LedgerSpec()))
@@ -436,7 +436,7 @@ async def test_a_cancelled_creation_leaks_nothing(make: MakeEmbedded) -> None:
         await asyncio.wait([creating])
         if not creating.cancelled():
             creating.result().abandon()
-    for ledger_id in await ledger_store.ids_of(store):
+    for ledger_id in await ledger_tools.ids_of(store):
         assert await store.recover(ledger_id) == ClosedLedger(-1, 0)
     await asyncio.sleep(0)
     assert open_files() == before
