@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dlog.errors import WriterClosed
-from dlog.meta.store import Watch
+from dlog.meta.store import MetaStore, Watch
 from dlog.testing.conformance.meta_tools import PATIENCE_S, Make, check, refused, until
 
 QUIET_MS = 30.0
@@ -21,6 +21,13 @@ async def _quiet(watch: Watch) -> None:
         if not await watch.wait(QUIET_MS):
             return
     raise AssertionError("a watch tells of changes where there are none")
+
+
+async def _begun(store: MetaStore) -> None:
+    """A wait that was started before this is under way after it."""
+    await asyncio.sleep(0)
+    await store.get("/")
+    await store.get("/")
 
 
 @check
@@ -65,6 +72,7 @@ async def a_watch_wakes_a_wait_that_began_before_the_change(make: Make) -> None:
     async with store.watch("/a") as watch:
         await _quiet(watch)
         waiting = asyncio.ensure_future(watch.wait(PATIENCE_S * 1000))
+        await _begun(store)
         await other.put("/a", b"1", version)
         assert await waiting
         await store.sync()
@@ -87,6 +95,7 @@ async def a_watch_tells_of_our_own_writes(make: Make) -> None:
     version = (await store.create("/a", b"")).version
     async with store.watch("/a") as watch:
         waiting = asyncio.ensure_future(watch.wait(PATIENCE_S * 1000))
+        await _begun(store)
         await store.put("/a", b"1", version)
         assert await waiting
 
@@ -99,9 +108,10 @@ async def a_watch_tells_of_a_presence_that_ends(make: Make) -> None:
     async with store.watch("/dir/e") as node, store.watch("/dir") as parent:
         await _quiet(node)
         await _quiet(parent)
+        telling = asyncio.gather(_told(node), _told(parent))
+        await _begun(store)
         await owner.close()
-        await _told(node)
-        await _told(parent)
+        await telling
 
 
 @check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,9 +44,12 @@ async def open_store(directory: Path) -> AsyncIterator[OpenStore]:
 def start_child(directory: Path) -> Iterator[StartChild]:
     children = []
 
-    def start(program: str, *arguments: object, where: Path = directory) -> subprocess.Popen[str]:
+    def start(
+        program: str, *arguments: object, where: Path = directory, before: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
         child = subprocess.Popen(
             [
+                *before,
                 sys.executable,
                 "-m",
                 "tests.unit.meta.sqlite_child",

@@ -89,6 +89,28 @@ async def leave_open(store: SqliteMetaStore) -> None:
     say("leaving")
 
 
+async def fill_the_disk(store: SqliteMetaStore) -> None:
+    """In a mount namespace of its own: the small disk goes with this process, whatever happens."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(store.path.parent)]
+    await (await asyncio.create_subprocess_exec(*mount)).wait()
+    version = (await store.create("/a", b"small")).version
+    refused = 0
+    for index in range(40):
+        try:
+            await store.create(f"/n{index}", bytes(20_000))
+        except DlogError as error:
+            refused += 1
+            say(type(error).__name__, error.outcome.value, error.path)
+    assert await store.get("/a") == (b"small", version)
+    kept = await store.children("/")
+    assert len(kept) == 1 + 40 - refused, "each refused node is absent, each other there"
+    await store.close()
+    again = SqliteMetaStore(store.path.parent, SYSTEM_CLOCK, SYSTEM_CHANCE)
+    assert await again.children("/") == kept
+    await again.close()
+    say("kept", len(kept))
+
+
 async def open_as_nobody(store: SqliteMetaStore) -> None:
     if os.getuid() == 0:
         os.setgid(65534)
@@ -111,6 +133,7 @@ PROGRAMS = {
         presence_with_a_fork,
         lock_file,
         leave_open,
+        fill_the_disk,
         open_as_nobody,
     )
 }

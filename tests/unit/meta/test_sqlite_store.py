@@ -243,6 +243,8 @@ async def test_nothing_is_left_after_close(open_store: OpenStore, directory: Pat
         await store.close()
     assert len(workers()) == before
     assert descriptors_of(directory) == []
+    assert os.listdir(directory / "sessions") == []
+    assert sorted(os.listdir(directory)) == ["meta.db", "sessions"]
 
 
 async def test_closing_a_store_that_did_nothing_starts_nothing(open_store: OpenStore) -> None:
