@@ -2,10 +2,11 @@
 
 Every order here matters, because a process may die, or sleep for a day, between any two steps:
 
-- create: node, then words and data file, then *the node again*. A file without a node is therefore
-  garbage, and a creator that slept while somebody deleted its node finds that out before it writes.
+- create: node, then words and data file, then *the node again*: a creator that slept while somebody
+  deleted its node finds that out before it writes.
 - recover: fence, then scan, then sync what was found, then close by compare-and-set.
-- delete: fence, then the node, then the files.
+- delete: mark and fence, then the node, then the data, then the words: a marked words file without
+  a node is a deletion to be finished, by whoever deletes or scans next.
 
 Several processes may do all of that at once. Local file systems only: mapped words need one kernel.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -39,6 +41,8 @@ from dlog.ledger.embedded.recovery import find_end
 from dlog.ledger.embedded.words import Words
 from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec
 from dlog.meta.store import MetaStore
+
+_log = logging.getLogger("dlog.ledger")
 
 T = TypeVar("T")
 
@@ -66,6 +70,7 @@ class EmbeddedLedgerStore:
         self._clock = clock
         self._pid = os.getpid()
         self._ready = False
+        self._swept = False
         self._getting_ready = asyncio.Lock()
         self._appenders: set[EmbeddedAppender] = set()
         self._readers: set[EmbeddedReader] = set()
@@ -141,6 +146,8 @@ class EmbeddedLedgerStore:
 
     async def delete(self, ledger_id: int) -> None:
         await self._prepare()
+        if not self._swept:
+            await self._sweep()
         try:
             await self._nodes.read(ledger_id)
         except NotFound:
@@ -157,6 +164,7 @@ class EmbeddedLedgerStore:
 
     async def scan_ids(self) -> AsyncIterator[int]:
         await self._prepare()
+        await self._sweep()
         for ledger_id in await self._nodes.ids():
             yield ledger_id
 
@@ -276,7 +284,6 @@ class EmbeddedLedgerStore:
             if not self._ready:
                 uid = await self._nodes.store_uid()
                 await self._on_thread(lambda: self._check_owner(uid))
-                await self._sweep()
                 self._ready = True
 
     def _check_owner(self, uid: str) -> None:
@@ -303,16 +310,34 @@ class EmbeddedLedgerStore:
             )
 
     async def _sweep(self) -> None:
-        """Removes files whose deleter died before it came to them. The files are listed first: a
-        node is older than its files, so a file without a node has lost it."""
+        """Finish the deletions whose deleter died before it came to the files.
+
+        Only a file that its deleter marked goes. One that merely lacks a node stays: somebody may
+        have put back an older copy of the metadata, and these may be all that is left of the data.
+        """
+        self._swept = True
         listed = await self._on_thread(lambda: os.listdir(self._directory))
-        with_files = {
-            int(name.partition(".")[0])
+        with_words = {
+            int(name.removesuffix(_WORDS_SUFFIX))
             for name in listed
-            if name.endswith((_DATA_SUFFIX, _WORDS_SUFFIX)) and name.partition(".")[0].isdigit()
+            if name.endswith(_WORDS_SUFFIX) and name.removesuffix(_WORDS_SUFFIX).isdigit()
         }
-        if with_files:
-            for ledger_id in sorted(with_files.difference(await self._nodes.ids())):
+        if with_words:
+            orphans = sorted(with_words.difference(await self._nodes.ids()))
+            await self._on_thread(lambda: self._remove_marked(orphans))
+
+    def _remove_marked(self, ledger_ids: list[int]) -> None:
+        for ledger_id in ledger_ids:
+            try:
+                words = Words(self._words_path(ledger_id), ledger_id, create=False)
+            except FileNotFoundError:
+                continue  # another sweeper
+            except Corrupt as error:
+                _log.warning("left alone: %s", error)
+                continue
+            marked = words.deleting
+            words.close()
+            if marked:
                 self._remove_files(ledger_id)
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
