@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from dlog.client import Client
+    from dlog import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -50,42 +50,45 @@ def main() -> int:
 
 def tell(url: str) -> Facts:
     chapter("One log, in a directory", f"dlog.open_writer({LOG!r}, url='file:./data')")
-    with Process("writer", url, LOG, "ana") as ana, Process("reader", url, LOG, LAST) as reader:
+    with Process("writer", url, LOG, "ana") as ana:
         opened = ana.hear()
         check(opened["epoch"] == 1, "the first writer has epoch 1", opened)
-        acknowledged = ana.ask(" ".join(FIRST_BY_ANA))["ids"]
-        check(len(acknowledged) == len(FIRST_BY_ANA), "every append has an id", acknowledged)
-        say(f"ana (pid {ana.pid}, epoch 1) appended {len(acknowledged)} messages,")
-        say(f"each durable and readable by anyone: {acknowledged[0]} … {acknowledged[-1]}")
-        seen = [reader.hear() for _ in FIRST_BY_ANA]
-        say(f"a reader in another process (pid {reader.pid}) follows the tail and has them all")
+        with Process("reader", url, LOG, LAST) as reader:
+            return with_a_reader(url, ana, reader)
 
-        chapter("A second writer, while the first is frozen", "kill -STOP ana")
-        ana.freeze()
-        say("ana stands still: no heartbeat to miss, no lock to break")
-        started = time.perf_counter()
-        with Process("writer", url, LOG, "ben") as ben:
-            taken = ben.hear()
-            process_ms = (time.perf_counter() - started) * 1000
-            check(taken["epoch"] == 2, "the second writer has epoch 2", taken)
-            say(f"ben (pid {ben.pid}) is the writer now, with epoch 2,")
-            say(f"{process_ms:.0f} ms after his process was started")
-            by_ben = ben.ask(" ".join(BY_BEN))["ids"]
-            say(f"and appended {len(by_ben)} messages: {by_ben[0]} … {by_ben[-1]}")
 
-            chapter("The first writer wakes up", "kill -CONT ana")
-            ana.thaw()
-            lost = ana.ask("cancelled-1")
-            check("fenced" in lost, "a writer that was taken over is refused", lost)
-            check(lost["epoch"] == 2 and lost["winner"] == "ben", "it is told who won", lost)
-            say("ana knows nothing of it and appends: refused.")
-            say(f"  dlog.Fenced: {lost['fenced']}")
-            check(ana.finish() == 0, "a writer that lost ends in peace")
+def with_a_reader(url: str, ana: Process, reader: Process) -> Facts:
+    acknowledged = ana.ask(" ".join(FIRST_BY_ANA))["ids"]
+    check(len(acknowledged) == len(FIRST_BY_ANA), "every append has an id", acknowledged)
+    say(f"ana (pid {ana.pid}, epoch 1) appended {len(acknowledged)} messages,")
+    say(f"each durable and readable by anyone: {acknowledged[0]} … {acknowledged[-1]}")
+    seen = [reader.hear() for _ in FIRST_BY_ANA]
+    say(f"a reader in another process (pid {reader.pid}) follows the tail and has them all")
 
-            by_ben += ben.ask(LAST)["ids"]
-            check(ben.finish() == 0, "the writer closes")
+    chapter("A second writer, while the first is frozen", "kill -STOP ana")
+    ana.freeze()
+    say("ana stands still: no heartbeat to miss, no lock to break")
+    started = time.perf_counter()
+    with Process("writer", url, LOG, "ben") as ben:
+        taken = ben.hear()
+        process_ms = (time.perf_counter() - started) * 1000
+        check(taken["epoch"] == 2, "the second writer has epoch 2", taken)
+        say(f"ben (pid {ben.pid}) is the writer now, with epoch 2,")
+        say(f"{process_ms:.0f} ms after his process was started")
+        by_ben = ben.ask(" ".join(BY_BEN))["ids"]
+        say(f"and appended {len(by_ben)} messages: {by_ben[0]} … {by_ben[-1]}")
+
+        chapter("The first writer wakes up", "kill -CONT ana")
+        ana.thaw()
+        lost = ana.ask("cancelled-1")
+        check("fenced" in lost, "a writer that was taken over is refused", lost)
+        check((lost["winner"], lost["epoch"]) == ("ben", 2), "it is told who won", lost)
+        say("ana knows nothing of it and appends: refused.")
+        say(f"  dlog.Fenced: {lost['fenced']}")
+        check(ana.finish() == 0, "a writer that lost ends in peace")
+
+        by_ben += ben.ask(LAST)["ids"]
         acknowledged += by_ben
-
         chapter("The reader that was there all along", "for message in reader: …")
         wanted = [*FIRST_BY_ANA, *BY_BEN, LAST]
         seen += [reader.hear() for _ in wanted[len(seen) :]]
@@ -94,8 +97,9 @@ def tell(url: str) -> Facts:
         say(f"{len(seen)} of {len(wanted)} messages, each once, in order, seq 0 … {len(seen) - 1};")
         say("every id is the one its writer was given; what was refused is not among them")
 
-    seek(url, acknowledged, wanted)
-    describe(url)
+        seek(url, acknowledged, wanted)
+        describe(url)
+        check(ben.finish() == 0, "the writer closes")
     return Facts(process_ms, len(FIRST_BY_ANA), len(by_ben), len(seen), lost["winner"], 2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options
 
 if TYPE_CHECKING:
-    from dlog.client import Client
+    from dlog import Client
 
 COLUMNS = (
     draw.Column("STEP"),
@@ -86,7 +87,7 @@ def command(settings: Settings, messages: int, size: int, seconds: timedelta, co
         )
         for each in figures
     ]
-    draw.table(COLUMNS, rows, stream=click.get_text_stream("stderr"))
+    draw.table(COLUMNS, rows, stream=sys.stderr)
     print_json({"url": url, "message_bytes": size, "codec": codec, "figures": figures})
 
 

@@ -7,7 +7,7 @@ import click
 from dlog.cli import draw
 from dlog.cli.commands import segments
 from dlog.cli.moments import moment_text, size_text
-from dlog.cli.plain import plain, print_json
+from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
 
 
@@ -22,34 +22,34 @@ def command(settings: Settings, log: str, output: str) -> None:
     if output == "json":
         print_json(found)
         return
-    writer = found.writer
-    told = "nobody yet"
-    if writer is not None:
-        told = f"{writer.name}, since {moment_text(writer.since_us)}"
-    draw.fields(
-        [
-            ("log", found.name),
-            ("uid", found.uid),
-            ("state", found.state),
-            ("epoch", found.epoch),
-            ("writer", told),
-            ("messages", "-" if found.messages is None else found.messages),
-            ("bytes", size_text(found.bytes)),
-            ("head", "-" if found.head is None else found.head),
-            ("tail", "-" if found.tail is None else found.tail),
-            ("next seq", "-" if found.next_seq is None else found.next_seq),
-            ("last message", moment_text(found.last_time_us)),
-            ("options", _pairs(plain(found.options))),
-            ("end of the sealed", _pairs(plain(found.end))),
-            ("ledger id floor", found.ledger_floor),
-            ("being deleted", ", ".join(map(str, found.deleting)) or "nothing"),
-        ]
-    )
+    writer = "nobody now"
+    if found.writer is not None:
+        writer = f"{found.writer.name}, since {moment_text(found.writer.since_us)}"
+    times_us = [each.last_time_us for each in found.segments if each.last_time_us is not None]
+    pairs: list[tuple[str, object]] = [
+        ("log", found.name),
+        ("uid", found.uid),
+        ("state", found.state),
+        ("epoch", found.epoch),
+        ("writer", writer),
+        ("messages", found.messages),
+        ("bytes", f"{size_text(found.bytes)} in closed segments"),
+        ("head", f"seq {found.head_seq}"),
+        (
+            "tail",
+            "nothing yet" if found.tail is None else f"{found.tail}, seq {found.next_seq - 1}",
+        ),
+        ("last message", moment_text(times_us[-1] if times_us else None)),
+        ("options", " ".join(f"{name}={value}" for name, value in found.options.items())),
+        ("next segment", found.next_number),
+        ("ledger id floor", found.ledger_floor),
+    ]
+    if found.hand_over is not None:
+        pairs.append(("handed over to", found.hand_over))
+    if found.truncate_before is not None:
+        pairs.append(("truncated before", found.truncate_before))
+    if found.deleting:
+        pairs.append(("being deleted", ", ".join(map(str, found.deleting))))
+    draw.fields(pairs)
     print()
     segments.show(found.segments)
-
-
-def _pairs(told: object) -> str:
-    if not isinstance(told, dict):
-        return str(told)
-    return " ".join(f"{name}={value}" for name, value in told.items())

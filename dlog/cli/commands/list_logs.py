@@ -15,7 +15,7 @@ COLUMNS = (
     draw.Column("EPOCH", number=True),
     draw.Column("SEGMENTS", number=True),
     draw.Column("MESSAGES", number=True),
-    draw.Column("BYTES", number=True),
+    draw.Column("SEALED", number=True),
     draw.Column("LAST"),
     draw.Column("WRITER"),
 )
@@ -28,7 +28,7 @@ COLUMNS = (
 def command(settings: Settings, prefix: str, output: str) -> None:
     """List the logs, or those whose names begin with PREFIX.
 
-    With -o json, one object a line.
+    SEALED is the size of the segments that are closed for good. With -o json, one object a line.
     """
     with settings.connect() as client:
         found = client.admin.list(prefix)
@@ -42,7 +42,7 @@ def command(settings: Settings, prefix: str, output: str) -> None:
             each.state,
             each.epoch,
             each.segments,
-            "-" if each.messages is None else each.messages,
+            each.messages,
             size_text(each.bytes),
             moment_text(each.last_time_us),
             each.writer or "-",

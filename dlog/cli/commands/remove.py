@@ -8,7 +8,6 @@ import click
 
 from dlog.cli.escape import printable
 from dlog.cli.failures import USAGE, Told, say
-from dlog.cli.moments import moment_text, size_text
 from dlog.cli.shared import Settings, common_options
 
 
@@ -23,10 +22,9 @@ def command(settings: Settings, log: str, yes: bool) -> None:
     """
     with settings.connect() as client:
         found = client.admin.describe(log)
-        count = "an unknown number of" if found.messages is None else found.messages
         say(
-            f"removing {log}: {count} messages, {size_text(found.bytes)}, "
-            f"{len(found.segments)} segments, last message {moment_text(found.last_time_us)}"
+            f"removing {log}: {found.messages} messages in {len(found.segments)} segments, "
+            f"writer: {'nobody now' if found.writer is None else found.writer.name}"
         )
         if not yes:
             if not sys.stdin.isatty():

@@ -13,7 +13,7 @@ from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
 
 if TYPE_CHECKING:
-    from dlog import SegmentDescription
+    from dlog import SegmentSummary
 
 COLUMNS = (
     draw.Column("SEGMENT", number=True),
@@ -48,7 +48,7 @@ def command(settings: Settings, log: str, output: str) -> None:
     show(found)
 
 
-def show(found: Sequence[SegmentDescription]) -> None:
+def show(found: Sequence[SegmentSummary]) -> None:
     draw.table(
         COLUMNS,
         [

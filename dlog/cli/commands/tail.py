@@ -18,8 +18,7 @@ from dlog.errors import FormatError
 from dlog.ids import MessageId
 
 if TYPE_CHECKING:
-    from dlog import Message, Reader
-    from dlog.client import Client
+    from dlog import Client, Message, Reader
 
 FORMS = ("text", "json", "hex", "raw")
 LAST_DEFAULT = 10

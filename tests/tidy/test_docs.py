@@ -1,0 +1,172 @@
+"""The documentation is true: its links lead somewhere, its commands exist and run, its Python runs,
+and every promise names a test that speaks of it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from dlog.cli.main import COMMANDS, EXIT_CODES, program
+from tests.tidy.pages import blocks, name, pages, shell_lines, with_language
+from tests.tidy.source import ROOT
+
+LINK = re.compile(r"\[[^]\n]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+RULE = re.compile(r"\b(?:I\d{1,2}[abc]?|DL-\d{2}[a-f]?)\b")
+ROW = re.compile(r"^\| (?P<ids>[^|]+) \| (?P<told>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
+COMMAND_LINE_PAGE = ROOT / "docs" / "how-to" / "command-line.md"
+MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+RUN_S = 50
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [found for found in LINK.findall(page.read_text()) if "://" not in found]
+    broken = [target for target in targets if not (page.parent / target).exists()]
+    assert not broken, f"{name(page)}: nothing at {broken}"
+
+
+@pytest.mark.parametrize("page", with_language("sh", "console"), ids=name)
+def test_commands_of_the_docs_exist(page: Path) -> None:
+    for block in blocks(page):
+        for line in shell_lines(block):
+            for target in re.findall(r"\bmake (\w+)", line):
+                assert target in MAKE_TARGETS, f"{name(page)}: no `make {target}`"
+            for command in re.findall(r"\bdlog (\w+)", line):
+                assert command in COMMANDS, f"{name(page)}: no `dlog {command}`"
+
+
+@pytest.mark.parametrize("page", with_language("console"), ids=name)
+def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
+    lines = [
+        line for block in blocks(page) if block.language == "console" for line in shell_lines(block)
+    ]
+    script = f'set -eu -o pipefail\ndlog() {{ {sys.executable!r} -m dlog "$@"; }}\n'
+    done = subprocess.run(
+        ["bash", "-x", "-c", script + "\n".join(lines)],
+        cwd=tmp_path,
+        env=_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("page", with_language("python"), ids=name)
+def test_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page, in order, as one program, each at its own line for tracebacks."""
+    program = ""
+    for block in blocks(page):
+        if block.language == "python":
+            program += "\n" * (block.line - program.count("\n")) + block.text
+    path = tmp_path / "page.py"
+    path.write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=tmp_path,
+        env=_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+    )
+    assert done.returncode == 0, f"{name(page)}: {done.stderr[-2000:]}"
+
+
+def test_every_command_and_option_is_on_its_page() -> None:
+    page = COMMAND_LINE_PAGE.read_text()
+    context = click.Context(program)
+    missing = []
+    for command_name in COMMANDS:
+        command = program.get_command(context, command_name)
+        assert command is not None
+        assert command.params, command_name
+        if f"dlog {command_name} " not in page:
+            missing.append(f"dlog {command_name}")
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                missing += [
+                    f"dlog {command_name} {flag}"
+                    for flag in parameter.opts
+                    if not re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", page)
+                ]
+    assert not missing, f"{name(COMMAND_LINE_PAGE)} does not speak of {missing}"
+
+
+def test_the_table_of_commands_says_what_each_says_itself() -> None:
+    context = click.Context(program)
+    for command_name in COMMANDS:
+        command = program.get_command(context, command_name)
+        assert command is not None
+        assert command.name == command_name
+
+
+def test_exit_codes_of_page_and_help_agree() -> None:
+    page = COMMAND_LINE_PAGE.read_text().split("## Exit codes")[1]
+    in_page = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
+               for code in row.split(",")}  # fmt: skip
+    in_help = {int(code) for code in re.findall(r"^ +(\d+) |\((\d+):", EXIT_CODES, re.MULTILINE)
+               for code in code if code}  # fmt: skip
+    assert in_page == in_help
+
+
+def _promises() -> list[tuple[str, str, str]]:
+    """(rule id, file, function) of every test that a row of INVARIANTS names."""
+    text = (ROOT / "docs" / "INVARIANTS.md").read_text()
+    return [
+        (rule, path, function)
+        for row in ROW.finditer(text)
+        for rule in RULE.findall(row["ids"])
+        for path, function in re.findall(r"`([\w/]+\.py)::(\w+)`", row["tests"])
+    ]
+
+
+@functools.cache
+def _functions(path: str) -> frozenset[str]:
+    file = ROOT / path
+    if not file.exists():
+        return frozenset()
+    nodes = ast.walk(ast.parse(file.read_text()))
+    return frozenset(
+        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    promises = _promises()
+    assert len(promises) > 50, "the rows of INVARIANTS are not understood"
+    empty = [
+        f"{rule}: {path}::{function}"
+        for rule, path, function in promises
+        if function not in _functions(path)
+    ]
+    assert not empty, "\n" + "\n".join(empty)
+
+
+def test_every_rule_that_the_page_speaks_of_has_a_test() -> None:
+    proven = {rule for rule, _, _ in _promises()}
+    text = (ROOT / "docs" / "INVARIANTS.md").read_text().split("## Not yet")[0]
+    assert set(RULE.findall(text)) == proven
+    wanted = {f"I{n}" for n in (1, 2, 5, 6, 7, 8, 9, 13, 15, 16, 17, 23, 24, 25, 27)}
+    wanted |= {"I3a", "I3b", "I3c", "I4a", "I4b"}
+    assert wanted <= proven
+
+
+def _environment(tmp_path: Path) -> dict[str, str]:
+    """The caller's, but nothing of dlog's; a home of its own."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("DLOG")}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "DLOG_URL": f"file:{tmp_path / 'logs'}",
+    }

@@ -1,0 +1,146 @@
+"""Where the logs are, `dlog doctor`, `dlog bench`, and what every command has in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dlog.cli.commands import doctor
+from dlog.cli.commands.bench import percentile_ms
+from dlog.cli.mounts import Mount
+from tests.unit.cli.conftest import Shell
+
+
+def _findings(shell: Shell, *words: str, expect: int = 0) -> dict[str, tuple[str, str]]:
+    lines = shell.dlog("doctor", "-o", "json", *words, expect=expect).lines
+    told = [json.loads(line) for line in lines]
+    return {each["check"]: (each["state"], each["told"]) for each in told}
+
+
+def test_doctor_finds_a_good_place_good(shell: Shell) -> None:
+    shell.dlog("create", "orders")
+    found = _findings(shell)
+    assert found["url"] == ("fine", f"{shell.url} (from DLOG_URL)")
+    assert found["backend"][0] == "fine"
+    assert found["file system"][0] in ("fine", "warning")  # warning: tests may run on tmpfs
+    assert found["permission"][0] in ("fine", "note")
+    assert "p50" in found["write and sync"][1]
+    assert found["opens"] == ("fine", "1 logs")
+    assert found["crc32c"][1].split()[0].rstrip(";") in ("fastcrc", "google-crc32c", "crcmod")
+    assert found["click"][0] == "fine" if "click" in found else True
+    assert {"dlog", "python", "sqlite", "numpy", "free space"} <= found.keys()
+
+
+def test_doctor_leaves_nothing_behind_where_nothing_is(shell: Shell) -> None:
+    found = _findings(shell, "--url", f"file:{shell.home}/not/yet")
+    assert "is not there yet" in found["permission"][1]
+    assert found["url"][1].endswith("(from --url)")
+
+
+def test_doctor_draws_a_table(shell: Shell) -> None:
+    shown = shell.dlog("doctor").lines
+    assert shown[0].split() == ["CHECK", "STATE", "FOUND"]
+
+
+def test_doctor_calls_a_world_writable_directory_bad(shell: Shell) -> None:
+    shell.dlog("create", "orders")
+    (shell.home / "logs").chmod(0o777)
+    assert _findings(shell, expect=1)["permission"][0] == "bad"
+    (shell.home / "logs").chmod(0o755)
+    assert _findings(shell)["permission"][0] == "note"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_doctor_calls_a_read_only_directory_bad(shell: Shell) -> None:
+    (shell.home / "logs").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    assert _findings(shell, expect=1)["permission"][0] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("nfs4", "bad"), ("9p", "bad"), ("exotic", "warning"), ("tmpfs", "warning"), ("ext4", "fine")],
+)
+def test_doctor_never_calls_a_network_file_system_fine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, state: str
+) -> None:
+    monkeypatch.setattr(doctor, "mount_of", lambda path: Mount("/somewhere", kind))
+    finding = doctor._file_system(tmp_path, tmp_path)
+    assert finding.state == state
+    assert kind in finding.told
+
+
+def test_doctor_does_not_guess_where_the_system_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "mount_of", lambda path: None)
+    assert doctor._file_system(tmp_path, tmp_path).state == "note"
+
+
+def test_bench_measures_and_cleans_up(shell: Shell) -> None:
+    done = shell.dlog("bench", "-n", "500", "--seconds", "2s", "--size", "50")
+    told = json.loads(done.out)
+    assert told["message_bytes"] == 50
+    steps = {each["step"]: each for each in told["figures"]}
+    assert steps["append_many"]["messages"] == 500
+    assert steps["append, one at a time"]["p50_ms"] > 0
+    written = sum(steps[step]["messages"] for step in list(steps)[:3])
+    assert steps["iterate messages"]["messages"] == written
+    assert steps["batches"]["messages"] == written
+    assert "MESSAGES/S" in done.err
+    assert shell.dlog("ls", "-o", "json").out == b""
+
+
+@pytest.mark.parametrize(
+    "words", [("-n", "0"), ("--size", "0"), ("--size", "2M"), ("--codec", "x")]
+)
+def test_bench_is_bounded(shell: Shell, words: tuple[str, ...]) -> None:
+    shell.dlog("bench", *words, expect=2)
+
+
+def test_percentiles() -> None:
+    assert percentile_ms([], 0.5) is None
+    assert percentile_ms([0.001], 0.99) == 1.0
+    assert percentile_ms([n / 1000 for n in range(1, 101)], 0.50) == 50.0
+    assert percentile_ms([n / 1000 for n in range(1, 101)], 0.99) == 99.0
+
+
+def test_the_url_may_stand_before_or_after_the_command(shell: Shell) -> None:
+    other = f"file:{shell.home}/other"
+    shell.dlog("--url", other, "create", "a")
+    assert shell.dlog("ls", "-u", other, "-o", "json").lines
+    assert shell.dlog("ls", "-o", "json").lines == []
+    assert shell.dlog("-u", "file:/nowhere", "ls", "--url", other, "-o", "json").lines
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://x", "file:", "file:./a?color=red", "file://elsewhere/x"]
+)
+def test_urls_that_make_no_sense(shell: Shell, url: str) -> None:
+    done = shell.dlog("ls", "--url", url, expect=2)
+    assert done.out == b""
+    assert done.err.count("\n") == 1
+
+
+def test_a_file_where_a_directory_should_be(shell: Shell) -> None:
+    (shell.home / "logs").write_text("not a directory")
+    done = shell.dlog("produce", "orders", feed=b"a\n", expect=5)
+    assert "logs is no directory" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_debug_shows_where(shell: Shell) -> None:
+    assert "Traceback" in shell.dlog("describe", "nothing", "--debug", expect=3).err
+
+
+def test_help_and_version(shell: Shell) -> None:
+    shown = shell.dlog("--help").out.decode()
+    for command in ("produce", "tail", "ls", "create", "describe", "segments", "rm", "bench"):
+        assert f"\n  {command} " in shown
+        assert b"Usage:" in shell.dlog(command, "-h").out
+    assert "Exit codes:" in shown
+    assert shell.dlog("--version").lines[0].startswith("dlog ")
+    assert "No such command" in shell.dlog("dance", expect=2).err
