@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from dlog.effects import Deliver, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
+from dlog.effects import Deliver, LastReadable, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
 from dlog.errors import Corrupt, DlogError, NotFound, Truncated
 from dlog.options import ReaderOptions
 from dlog.reader.message import MessageBatch
@@ -154,15 +154,23 @@ class ReaderCore:
                     self.state = ReaderState.READING
                     yield from self._read_run(entered, last_entry)
                     continue
+                if entered.segment.sealed is None and (yield from self._wait(ledger_id)):
+                    continue
                 closed_at = yield from self._closed_at(entered)
                 if closed_at is not None and self.place.entry_id > closed_at:
-                    if (yield from self._cross(entered, closed_at)):
+                    if (yield from self._cross(entered)):
                         return
-                elif closed_at is None:
-                    self.state = ReaderState.TAILING
-                    yield WaitPast(ledger_id, self.place.entry_id - 1, WAIT_MS)
         except NotFound:
             yield from self._ledger_gone(entered)
+
+    def _wait(self, ledger_id: int) -> Procedure[bool]:
+        """For more of an open ledger. False when none came: then its metadata has to be asked,
+        which is not asked as long as messages flow."""
+        self.state = ReaderState.TAILING
+        entry_id = self.place.entry_id
+        yield WaitPast(ledger_id, entry_id - 1, WAIT_MS)
+        last_entry: int = yield LastReadable(ledger_id)
+        return last_entry >= entry_id
 
     def _closed_at(self, entered: Entered) -> Procedure[int | None]:
         if entered.segment.sealed is not None:
@@ -219,7 +227,7 @@ class ReaderCore:
 
     # --- crossing
 
-    def _cross(self, entered: Entered, closed_at: int) -> Procedure[bool]:
+    def _cross(self, entered: Entered) -> Procedure[bool]:
         """Into the segment that follows; False after waiting, to look again."""
         self.state = ReaderState.CROSSING
         view, number = self.view, entered.segment.number

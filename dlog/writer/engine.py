@@ -39,7 +39,7 @@ from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.duties import Duty, next_duty, procedure_of
 from dlog.writer.rotation import begin, close
-from dlog.writer.takeover import Opening, take_over
+from dlog.writer.takeover import Opening, presence_of, take_over
 from dlog.writer.tickets import until_resolved
 
 _log = logging.getLogger("dlog.writer")
@@ -81,6 +81,7 @@ class Engine:
         self._sealing = False  # all is flushed: no duty begins any more
         self._last_pushed: Batch | None = None
         self.failed_batches: list[Batch] = []
+        self._early_failures: dict[int, DlogError] = {}  # heard before there was a core
         self._buried = False
 
         _engines.add(self)
@@ -117,6 +118,8 @@ class Engine:
                     stores.chance,
                 )
                 self._core = WriterCore(identity, opened, self.options)
+                if (error := self._early_failures.get(opened.ledger_id)) is not None:
+                    raise error
                 await self._driver.run(begin(self._core))
                 await self._until(lambda: self._is_visible(opened.ledger_id))
         except TimeoutError as error:
@@ -140,7 +143,8 @@ class Engine:
         core = self.core
         if core.state is WriterState.DEAD:
             return True
-        return core.is_idle and not core.unpublished(core.current.ledger_id)
+        later_will_do = self._within_ms is not None
+        return core.is_idle and (later_will_do or not core.unpublished(ledger_id))
 
     # --- messages
 
@@ -243,6 +247,7 @@ class Engine:
 
     def on_failed(self, ledger_id: int, error: DlogError) -> None:
         if self._core is None:
+            self._early_failures[ledger_id] = error
             return
         self._core.on_failed(ledger_id, error)
         self.after_fact()
@@ -418,7 +423,7 @@ class Engine:
         path = self._stores.layout.writer(self.name)
         try:
             present = await self._stores.meta.get(path)
-            if present.value == self.mark.name.encode():
+            if present.value == presence_of(self.mark):
                 await self._stores.meta.delete(path, present.version)
         except NotFound:
             pass
@@ -457,6 +462,9 @@ class Engine:
         """Drop everything at once, on the loop: for a handle nobody holds any more."""
         if self._core is not None and self._core.state is not WriterState.CLOSED:
             self._core.die(error)
+            for task in (self._duty, self._closing):
+                if task is not None:
+                    task.cancel()
             self._bury()
 
     def _let_go(self) -> None:

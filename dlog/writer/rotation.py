@@ -185,7 +185,8 @@ def close(core: WriterCore, *, hand_over_to: str | None = None) -> Procedure[Dlo
         yield from _seal_all(core, hand_over_to)
     except DlogError as error:
         failure = yield from named(core, error)
-    core.move(WriterState.CLOSED)
+    if core.state is not WriterState.DEAD:
+        core.move(WriterState.CLOSED)
     return failure
 
 

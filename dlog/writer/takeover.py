@@ -154,12 +154,17 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
     """None when somebody was faster: look again."""
     before = seen.meta
     claimed = before.claimed(opening.mark)
-    ledger_id = yield from _born(opening, claimed)
+    if seen.version is None:
+        ledger_id = yield from _born(opening, claimed)
+    else:
+        ledger_id, _ = yield Together((_born(opening, claimed), _be_present(opening)))
     wanted = claimed.listed(ledger_id)
     try:
         if seen.version is None:
             version = yield CreateNode(opening.path, wanted.to_bytes(), point="takeover.committed")
             after = Seen(wanted, version)
+            # Only now: presence stands below the log's node, and would make an empty one.
+            yield from _be_present(opening)
         else:
             after = yield from _replace_once(opening, Seen(before, seen.version), wanted)
     except (Conflict, AlreadyExists) as refused:
@@ -174,7 +179,6 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
         if now is None or not now.meta.owned_by(opening.mark.token):
             return None
         after = now
-    yield from _be_present(opening)
     return Opened(after, claimed.next_number, ledger_id, before.end)
 
 
@@ -281,8 +285,7 @@ def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
 def _be_present(opening: Opening) -> Procedure[None]:
     """Put our name where `if_dead` and `wait` look. Advice only: failing at it is no reason not to
     open."""
-    path = opening.layout.writer(opening.name)
-    value = opening.mark.name.encode()
+    path, value = opening.layout.writer(opening.name), presence_of(opening.mark)
     for _ in range(limits.PRESENCE_TRIES):
         try:
             yield CreateNode(path, value, ephemeral=True)
@@ -296,6 +299,10 @@ def _be_present(opening: Opening) -> Procedure[None]:
             yield DeleteNode(path, present.version)  # of a writer that we just fenced
         except DlogError:
             continue
+
+
+def presence_of(mark: WriterMark) -> bytes:
+    return f"{mark.name}\n{mark.token}".encode()
 
 
 def is_listed(meta: LogMeta, ledger_id: int) -> bool:
