@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Form = Callable[["Message"], bytes]
 
 TOMBSTONE = "(tombstone)"
+# json.dumps with options makes an encoder per call.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
 LONG_FORMAT = r"%i  %s  %t  %k  %v\n"
 
 FORMAT_HELP = r"""%i id, %s seq, %p epoch, %t time, %T time in microseconds, %e and %E the same of
@@ -44,7 +47,7 @@ def json_form(message: Message) -> bytes:
         told |= _json_bytes("value", message.value)
     if message.headers:
         told["headers"] = [[name, _header_value(value)] for name, value in message.headers]
-    return json_text(json.dumps(told, ensure_ascii=False)).encode() + b"\n"
+    return json_text(_encode(told)).encode() + b"\n"
 
 
 def _json_bytes(name: str, raw: bytes) -> dict[str, str]:
