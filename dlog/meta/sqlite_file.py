@@ -165,8 +165,10 @@ class DatabaseFile:
 
     def _is_new(self) -> bool:
         """Nothing in it yet; `FormatError` if what is in it is not for us."""
-        application_id, format_ = self._open.execute(
-            "SELECT * FROM pragma_application_id, pragma_user_version"
+        # One statement, one snapshot: between two, somebody else may make the schema.
+        tables, application_id, format_ = self._open.execute(
+            "SELECT (SELECT count(*) FROM sqlite_schema), application_id, user_version "
+            "FROM pragma_application_id, pragma_user_version"
         ).fetchone()
         if application_id == APPLICATION_ID and format_ == FORMAT:
             return False
@@ -175,7 +177,6 @@ class DatabaseFile:
                 f"{self.path} has format {format_}; this version of dlog knows format {FORMAT}",
                 path=str(self.path),
             )
-        (tables,) = self._open.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application_id != 0 or format_ != 0 or tables != 0:
             raise FormatError(
                 f"{self.path} is a database of another program (application id "

@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from dlog import trace
@@ -27,7 +28,9 @@ async def put_and_stop_at(store: SqliteMetaStore, point: str, side: str) -> None
 
     def listener(reached: str, reached_side: str) -> None:
         if (reached, reached_side) == (point, side):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this very thread: a signal to the process may stop another one first, and let
+            # this one run on for a moment.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     trace.listen(listener)
     say("put", await store.put("/a", b"from the child", seen.version))

@@ -99,7 +99,7 @@ async def test_kill_inside_a_write_leaves_it_applied_or_not_and_the_store_usable
 async def test_a_process_frozen_inside_a_write_is_named_and_stops_nobody_after_it_thaws(
     open_store: OpenStore, start_child: StartChild, point: str, side: str
 ) -> None:
-    store = open_store(timeout_ms=400)
+    store = open_store(timeout_ms=600)
     created = await store.create("/a", b"before")
     child = start_child("put_and_stop_at", point, side)
     wait_stopped(child)
@@ -108,7 +108,7 @@ async def test_a_process_frozen_inside_a_write_is_named_and_stops_nobody_after_i
     began = time.monotonic()
     puts = [store.put("/a", b"%d" % i, created.version) for i in range(10)]
     errors = await asyncio.gather(*puts, return_exceptions=True)
-    assert time.monotonic() - began < 5.0, "the deadline of 400 ms bounds the wait"
+    assert time.monotonic() - began < 5.0, "the deadline of 600 ms bounds the wait"
     for error in errors:
         assert isinstance(error, Unavailable), error
         assert error.outcome is Outcome.NOT_HAPPENED
@@ -169,7 +169,7 @@ async def test_a_process_that_locks_everybody_out_of_the_file_is_named_too(
     child = start_child("lock_file")
     assert child.stdout is not None
     await asyncio.to_thread(child.stdout.readline)
-    store = open_store(timeout_ms=300)
+    store = open_store(timeout_ms=600)
     with pytest.raises(Unavailable) as caught:
         await store.get("/a")
     assert caught.value.pid == child.pid
