@@ -39,8 +39,6 @@ META_NODE_BYTES_MAX = 256 * KIB  # ZooKeeper's own limit is 1 MiB; Pulsar met it
 META_PAGE_SEGMENTS = 128
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 
-PRESENCE_TRIES = 3
-
 META_TIMEOUT_MS_DEFAULT = 10_000
 ADD_TIMEOUT_MS_DEFAULT = 5_000
 OPEN_TIMEOUT_MS_DEFAULT = 30_000

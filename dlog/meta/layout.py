@@ -29,8 +29,9 @@ class Layout:
     def pages(self, name: str) -> str:
         return f"{self.log(name)}/pages"
 
-    def writer(self, name: str) -> str:
-        return f"{self.log(name)}/writer"
+    def presence(self, name: str, token: str) -> str:
+        """Ephemeral, of one writer handle: it is there as long as that handle's process is."""
+        return f"{self.log(name)}/writer/{token}"
 
 
 def escape(name: str) -> str:

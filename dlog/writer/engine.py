@@ -39,7 +39,7 @@ from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.duties import Duty, next_duty, procedure_of
 from dlog.writer.rotation import begin, close
-from dlog.writer.takeover import Opening, presence_of, take_over
+from dlog.writer.takeover import Opening, take_over
 from dlog.writer.tickets import until_resolved
 
 _log = logging.getLogger("dlog.writer")
@@ -420,11 +420,10 @@ class Engine:
 
     async def _leave(self) -> None:
         """Take our name from where `if_dead` and `wait` look. Advice only."""
-        path = self._stores.layout.writer(self.name)
+        path = self._stores.layout.presence(self.name, self.mark.token)
         try:
             present = await self._stores.meta.get(path)
-            if present.value == presence_of(self.mark):
-                await self._stores.meta.delete(path, present.version)
+            await self._stores.meta.delete(path, present.version)
         except NotFound:
             pass
         except DlogError as error:

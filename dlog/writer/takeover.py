@@ -16,15 +16,14 @@ policies `if_dead` and `wait`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dlog import limits
 from dlog.chance import Chance, backoff_s
 from dlog.effects import (
     CreateNode,
     DeleteLedger,
-    DeleteNode,
     Pause,
     Procedure,
     ReadNode,
@@ -47,6 +46,8 @@ from dlog.meta.layout import Layout
 from dlog.meta.log_meta import End, LogMeta, LogState, Segment, WriterMark
 from dlog.options import LogOptions, Takeover
 from dlog.writer.segments import Found, decide_end, ledger_gone, new_ledger, recover_segment
+
+_log = logging.getLogger("dlog.writer")
 
 WAIT_POLL_MS = 1_000  # watches are hints: look again this often
 
@@ -128,7 +129,7 @@ def _admit(opening: Opening, seen: _Sight) -> Procedure[None]:
     holder = seen.meta.writer
     if holder is None or opening.policy == "always":
         return
-    presence = opening.layout.writer(opening.name)
+    presence = opening.layout.presence(opening.name, holder.token)
     while True:
         if opening.policy != "never":
             try:
@@ -283,26 +284,13 @@ def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
 
 
 def _be_present(opening: Opening) -> Procedure[None]:
-    """Put our name where `if_dead` and `wait` look. Advice only: failing at it is no reason not to
+    """Where `if_dead` and `wait` look for us. Advice only: failing at it is no reason not to
     open."""
-    path, value = opening.layout.writer(opening.name), presence_of(opening.mark)
-    for _ in range(limits.PRESENCE_TRIES):
-        try:
-            yield CreateNode(path, value, ephemeral=True)
-            return
-        except AlreadyExists:
-            pass
-        except DlogError:
-            return
-        try:
-            present = yield ReadNode(path)
-            yield DeleteNode(path, present.version)  # of a writer that we just fenced
-        except DlogError:
-            continue
-
-
-def presence_of(mark: WriterMark) -> bytes:
-    return f"{mark.name}\n{mark.token}".encode()
+    path = opening.layout.presence(opening.name, opening.mark.token)
+    try:
+        yield CreateNode(path, opening.mark.name.encode(), ephemeral=True)
+    except DlogError as error:
+        _log.info("log %s: opened without presence: %s", opening.name, error)
 
 
 def is_listed(meta: LogMeta, ledger_id: int) -> bool:
