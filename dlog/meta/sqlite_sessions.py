@@ -58,6 +58,7 @@ class SessionLocks:
             os.rename(unborn, self._file(self.own_id))
         except OSError:
             os.close(fd)
+            _tidy_away(unborn)
             raise
         self._fd = fd
         _held_fds.add(fd)
@@ -106,8 +107,7 @@ class SessionLocks:
 
     def forget(self, session_id: str) -> None:
         """Remove what a dead session left, once none of its nodes is left."""
-        with contextlib.suppress(OSError):  # tidiness only: the next sweep finds it again
-            self._file(session_id).unlink(missing_ok=True)
+        _tidy_away(self._file(session_id))
         self._dead.discard(session_id)
 
     def release(self) -> None:
@@ -115,9 +115,14 @@ class SessionLocks:
         self._released = True
         fd, self._fd = self._fd, None
         if fd is not None:
-            self._file(self.own_id).unlink(missing_ok=True)
+            _tidy_away(self._file(self.own_id))
             _held_fds.discard(fd)
             os.close(fd)
 
     def _file(self, session_id: str) -> Path:
         return self._directory / f"{session_id}{_SUFFIX}"
+
+
+def _tidy_away(file: Path) -> None:
+    with contextlib.suppress(OSError):  # what stays is found by the next sweep
+        file.unlink(missing_ok=True)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound
-from dlog.meta import sqlite_errors
 from dlog.meta.nodes import sequential_path
 from dlog.meta.sqlite_file import DatabaseFile, Turn
 from dlog.meta.sqlite_sessions import SessionLocks
@@ -32,6 +31,8 @@ class Sight(NamedTuple):
 
 
 class Tree:
+    """Raises typed errors, and OSError for what happens to lock files; both mean: not written."""
+
     def __init__(self, file: DatabaseFile, sessions: SessionLocks) -> None:
         self._file = file
         self._sessions = sessions
@@ -77,10 +78,7 @@ class Tree:
         session = None
         if ephemeral:
             session = self._sessions.own_id
-            try:
-                self._sessions.hold()
-            except OSError as error:
-                raise sqlite_errors.denied_or_away(error, self._file.path) from error
+            self._sessions.hold()
         return self._write(
             turn, lambda writing: writing.create(path, value, session, sequential=sequential)
         )

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from dlog.chance import Chance, backoff_s
 from dlog.clock import Clock
-from dlog.errors import Broken, DlogError, Outcome, Timeout, WriterClosed
+from dlog.errors import Broken, DlogError, Outcome, Timeout, Unavailable, WriterClosed
 from dlog.meta import sqlite_errors
 from dlog.meta.sqlite_file import DatabaseFile
 from dlog.meta.sqlite_sessions import SessionLocks
@@ -33,6 +33,7 @@ from dlog.meta.sqlite_tree import Sight, Tree
 POLL_FIRST_S = 0.005  # a take-over that waits for a change should not wait for us
 POLL_LAST_S = 0.050  # a quiet wait costs 20 looks of about 30 µs a second
 POLL_GROWTH = 1.3
+QUEUE_MAX = 10_000  # calls that wait for the thread; a second of its work
 RETRY_LAST_S = 0.005  # a write transaction is as long as one fdatasync
 GIVE_UP_EARLY_S = 0.05  # before the deadline: time to find out who is in the way, and to say so
 
@@ -70,8 +71,8 @@ class Job(Generic[T]):
 
     async def answer(self) -> T:
         timer = self._loop.call_later(self._timeout_ms / 1000, self._expire)
-        self._worker.put(self)
         try:
+            self._worker.put(self)
             return await self._answer
         finally:
             timer.cancel()
@@ -131,6 +132,8 @@ class Job(Generic[T]):
             return
         except DlogError as error:
             self.finish(None, error)
+        except OSError as error:  # of a directory or a lock file: before anything was committed
+            self.finish(None, sqlite_errors.denied_or_away(error, self._worker.file.path))
         else:
             self.finish(result, None)
 
@@ -214,6 +217,10 @@ class Worker:
     def put(self, item: Job[Any] | Vigil | _Nudge) -> None:
         if self._thread is None:
             self._start()
+        if self._items.qsize() >= QUEUE_MAX:
+            raise Unavailable(
+                f"{QUEUE_MAX:,} calls wait for {self.file.path} already", path=str(self.file.path)
+            )
         self._items.put(item)
         if self._last_words is not None:
             self._dismiss()  # whether we or the ending thread come first, no item stays behind
@@ -308,7 +315,7 @@ class Worker:
             sight = tree.look(_IN_PASSING, vigil.path)
         except Abandoned:
             return False
-        except DlogError:
+        except (DlogError, OSError):
             sight = None
         vigil.stamp = stamp
         if base is not None and sight == base:

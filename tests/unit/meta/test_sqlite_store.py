@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import threading
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import dlog.meta.sqlite
+import dlog.meta.sqlite_sessions
+import dlog.meta.sqlite_worker
 from dlog import trace
 from dlog.chance import SYSTEM_CHANCE
 from dlog.clock import SYSTEM_CLOCK
@@ -135,6 +138,49 @@ async def test_calls_queued_behind_a_hanging_one_end_in_time_and_are_skipped(
         await hanging
     gate.open()
     assert await store.children("/") == ["hanging"]
+
+
+async def test_no_more_calls_are_queued_than_a_bound(
+    open_store: OpenStore, gate_at: Callable[[str, str], Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlog.meta.sqlite_worker, "QUEUE_MAX", 3)
+    store = open_store()
+    await store.open()
+    gate = gate_at("meta.committed", "before")
+    first = asyncio.ensure_future(store.create("/first", b""))
+    await gate.arrival()
+    queued = [asyncio.ensure_future(store.get("/first")) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="3 calls wait") as caught:
+        await store.get("/first")
+    assert caught.value.outcome is Outcome.NOT_HAPPENED
+    gate.open()
+    await asyncio.gather(first, *queued)
+
+
+async def test_trouble_with_a_lock_file_is_typed_and_leaves_the_store_usable(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, store = open_store(), open_store()
+    await owner.create("/e", b"", ephemeral=True)
+    await store.create("/a", b"")
+
+    def no_descriptor_left(*args: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with store.watch("/e") as watch:
+        with monkeypatch.context() as patch:
+            patch.setattr(dlog.meta.sqlite_sessions.os, "open", no_descriptor_left)
+            with pytest.raises(Unavailable, match="Too many open files"):
+                await store.get("/e")
+            with pytest.raises(Unavailable, match="Too many open files") as caught:
+                await store.create("/e/c", b"")
+            assert caught.value.outcome is Outcome.NOT_HAPPENED
+            with pytest.raises(Unavailable, match="Too many open files"):
+                await store.create("/f", b"", ephemeral=True)
+            assert await watch.wait(PATIENCE_S * 1000), "look for yourself"
+        assert (await store.get("/e")).value == b""
+    await store.create("/f", b"", ephemeral=True)
 
 
 async def test_a_cancelled_write_that_has_not_begun_never_happens(
