@@ -71,9 +71,13 @@ class Batcher:
             size = len(value) + MESSAGE_BYTES
             with self._lock:
                 batch = self._open
-                if batch.bytes + size <= self.entry_bytes and self._refusal is None:
-                    values = batch.values
-                    idx = len(values)
+                values = batch.values
+                idx = len(values)
+                if (
+                    batch.bytes + size <= self.entry_bytes
+                    and idx < limits.ENTRY_MESSAGES_MAX
+                    and self._refusal is None
+                ):
                     values.append(value)
                     batch.bytes += size
                     if self._hungry and not self._woken:
@@ -252,6 +256,12 @@ class Batcher:
         with self._lock:
             self._hungry = hungry
             return bool(self._open.values or self._sealed)
+
+    def seal(self) -> None:
+        """What is here goes out as it is."""
+        with self._lock:
+            self._seal_open()
+            self._knock()
 
     def release(self, size: int) -> None:
         """So many taken bytes are acknowledged, or failed."""

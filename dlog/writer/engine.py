@@ -374,6 +374,8 @@ class Engine:
     async def flush(self) -> None:
         """Until everything taken by now is acknowledged; raises what ended the handle if it is
         not."""
+        if self.options.linger_ms > 0:  # company is not waited for while somebody waits for it
+            self.batcher.seal()
         pending = self.batcher.pending
         last = pending[-1] if pending else self._last_pushed
         if last is None:
