@@ -1,0 +1,59 @@
+"""Waiting for a fact, with a bound; and holding the product at one of its crash points."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dlog import trace
+
+DEADLINE_S = 20.0
+LOOK_AGAIN_S = 0.002
+
+
+async def eventually(
+    fact: Callable[[], object],
+    otherwise: Callable[[], str] = lambda: "it did not happen",
+    deadline_s: float = DEADLINE_S,
+) -> None:
+    """Other tasks run while we look."""
+    until = time.monotonic() + deadline_s
+    while not fact():
+        assert time.monotonic() < until, otherwise()
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+class Gate:
+    """Holds every thread that reaches a crash point, until it is opened."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self.reached = threading.Event()
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        assert self._open.wait(DEADLINE_S), "the gate was never opened"
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@contextmanager
+def held_at(point: str, side: str = "before") -> Iterator[Gate]:
+    """Whoever reaches `point` stops there. Only for points on threads that are not the test's own:
+    the committer's (`ledger.…`) are."""
+    gate = Gate()
+
+    def on_point(reached: str, reached_side: str) -> None:
+        if (reached, reached_side) == (point, side):
+            gate.pass_through()
+
+    trace.listen(on_point)
+    try:
+        yield gate
+    finally:
+        gate.open()
+        trace.listen(None)
