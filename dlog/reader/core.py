@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from dlog import trace
 from dlog.effects import Deliver, LastReadable, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
 from dlog.errors import Corrupt, DlogError, NotFound, Truncated
 from dlog.options import ReaderOptions
@@ -114,8 +115,10 @@ class ReaderCore:
                 lambda s: s.number >= wanted, lambda p: p.last_number >= wanted
             )
         if segment is not None:
+            trace.before("read.entered")
             entered = yield from view.enter(segment)
             if entered is not None:
+                trace.after("read.entered")
                 if segment.number != place.number:
                     self._begin(entered)
                 return entered
@@ -230,6 +233,7 @@ class ReaderCore:
     def _cross(self, entered: Entered) -> Procedure[bool]:
         """Into the segment that follows; False after waiting, to look again."""
         self.state = ReaderState.CROSSING
+        trace.before("read.crossed")
         view, number = self.view, entered.segment.number
         yield from view.refresh()
         following = yield from view.after(number)
@@ -241,6 +245,7 @@ class ReaderCore:
             yield WaitPast(following.ledger_id, SEAM_ENTRY - 1, WAIT_MS, view.path)
             return False
         self._begin(into)
+        trace.after("read.crossed")
         return True
 
     def _ledger_gone(self, entered: Entered) -> Procedure[None]:

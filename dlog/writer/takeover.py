@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dlog import trace
 from dlog.chance import Chance, backoff_s
 from dlog.effects import (
     CreateNode,
@@ -235,7 +236,9 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
     recoveries = [_recover(opening, segment) for segment in unsealed]
     presence = _be_present(opening)
     *found, ledger_id, _ = yield Together((*recoveries, _born(opening, claimed.meta), presence))
+    trace.before("takeover.decided")
     decided = decide_end(claimed.meta.end, found)
+    trace.after("takeover.decided")
     now_us = opening.now_us()
 
     def commit(meta: LogMeta) -> LogMeta:
