@@ -111,6 +111,14 @@ def test_the_table_of_commands_says_what_each_says_itself() -> None:
         assert command.name == command_name
 
 
+def test_every_decision_is_listed() -> None:
+    listed = (ROOT / "docs" / "adr" / "README.md").read_text()
+    pages_there = sorted(page.name for page in (ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    missing = [page for page in pages_there if f"({page})" not in listed]
+    assert pages_there
+    assert not missing, f"docs/adr/README.md does not list {missing}"
+
+
 def test_exit_codes_of_page_and_help_agree() -> None:
     page = COMMAND_LINE_PAGE.read_text().split("## Exit codes")[1]
     in_page = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)

@@ -36,6 +36,7 @@ _FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "__import__"}
 
 # Programs of tests that sleep for a reason of their own.
 SLEEPERS = {
+    "tests/api/waiting.py": "the one place of its tests that polls for a fact, with a deadline",
     "tests/unit/meta/sqlite_child.py": "backs off between compare-and-sets, as the product does",
 }
 
@@ -81,6 +82,12 @@ def test_a_module_says_what_it_is_for(source: Source) -> None:
     folder = source.path.name == "__init__.py"
     least = PARAGRAPH_CHARACTERS_MIN if folder else SENTENCE_CHARACTERS_MIN
     assert len(told) >= least, f"{source.where} does not say what it is for"
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    folders = {source.path.parent for source in sources("dlog")}
+    silent = sorted(str(each) for each in folders if not (each / "__init__.py").exists())
+    assert not silent, f"no __init__.py, so no paragraph, in {silent}"
 
 
 @EVERY_MODULE

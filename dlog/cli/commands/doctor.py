@@ -128,6 +128,8 @@ def _file_system(directory: Path, there: Path) -> Finding:
 
 
 def _permission(directory: Path, there: Path) -> Finding:
+    if directory.exists() and not directory.is_dir():
+        return Finding("permission", BAD, f"{directory} is there and is no directory")
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return Finding("permission", BAD, f"this user cannot read and write {there}")
     if there != directory:

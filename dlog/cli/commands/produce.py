@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dlog import MessageId, Ticket, Writer
 
 
+INTERRUPTED_S = 10.0  # after Ctrl-C: how long what was read may take to be acknowledged
+
+
 class Tally:
     """What was handed over and what is acknowledged. Tickets resolve in order, so only those still
     open are kept; the writer's window bounds how many."""
@@ -125,7 +128,7 @@ def command(
             try:
                 _send(writer, drafts, extra, tally, sync and not quiet, sync)
             except KeyboardInterrupt:
-                writer.flush()
+                writer.flush(timeout=INTERRUPTED_S)
                 tally.settle()
                 say(f"interrupted: {tally.told()}")
                 raise

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -27,12 +27,15 @@ RUN_MESSAGES = 1_000
 _SEQS = re.compile(r"([0-9]{1,19})?:([0-9]{1,19})?")
 
 
+Start = Literal["earliest"] | int | datetime | MessageId | None
+
+
 @dataclass(frozen=True)
 class Window:
     """Which messages: from `start` up to `end` (exclusive), or the `last` ones before the tail; at
     most `count` of them."""
 
-    start: int | datetime | MessageId | None
+    start: Start
     end: int | datetime | None
     last: int | None
     count: int | None
@@ -57,7 +60,7 @@ class Window:
     "-o", "short", multiple=True, metavar="FORM|A:B", help="Short for --output or for --seqs."
 )
 @click.option("--output", type=click.Choice(FORMS), help="How to print. [default: text]")
-@click.option("--format", "template", metavar="FORMAT", help=r"Text, as '%s %k %v\n'; see below.")
+@click.option("--format", "template", metavar="FORMAT", help=r"Text, as '%s %k %v\n'; see above.")
 @click.option("-l", "--long", "long_form", is_flag=True, help="Id, seq, time, key and value.")
 @click.option("--grep", metavar="REGEX", help="Only messages whose value matches.")
 @click.option("--separator", default="\\n", help="After each value of --output raw. [default: \\n]")
@@ -144,14 +147,14 @@ def _window(
         raise click.UsageError("one beginning and one end: --since, --from or A:; --until or :B")
     if from_id is not None:
         try:
-            start: int | datetime | MessageId | None = MessageId.parse(from_id)
+            start: Start = MessageId.parse(from_id)
         except FormatError as error:
             raise click.UsageError(error.message) from None
     else:
         start = since if since is not None else first
     stop = until if until is not None else end
-    if start is None and stop is not None:
-        start = 0
+    if start is None and (stop is not None or seqs is not None):
+        start = "earliest"
     if start is None:
         return Window(None, None, LAST_DEFAULT if count is None else count, None)
     return Window(start, stop, None, count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -54,10 +53,18 @@ def test_doctor_calls_a_world_writable_directory_bad(shell: Shell) -> None:
     assert _findings(shell)["permission"][0] == "note"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_doctor_calls_a_read_only_directory_bad(shell: Shell) -> None:
-    (shell.home / "logs").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
-    assert _findings(shell, expect=1)["permission"][0] == "bad"
+def test_doctor_calls_a_place_without_permission_bad(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Root may write everywhere, so the system's answer is put in its mouth."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert doctor._permission(tmp_path, tmp_path).state == "bad"
+
+
+def test_doctor_of_a_file_says_so_and_ends(shell: Shell) -> None:
+    (shell.home / "logs").write_text("not a directory")
+    found = _findings(shell, expect=1)
+    assert found["permission"] == ("bad", f"{shell.home}/logs is there and is no directory")
 
 
 @pytest.mark.parametrize(
