@@ -1,0 +1,69 @@
+"""Each row of the benchmarks runs, with tiny sizes, and tells what it should: so the commands of
+docs/PERFORMANCE.md cannot rot. Nothing here looks at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common import ROOT, slope_per_minute
+from benchmarks.embedded.rotating import _longest
+from benchmarks.embedded.rows import ROWS
+
+pytest.importorskip("pyarrow")  # two rows read into Arrow
+
+EXPECTED_FINDINGS = {"append_many": 2, "read_arrow": 2, "takeover": 2, "memory": 3, "startup": 3}
+
+
+def run_quick(where: Path, *rows: str) -> tuple[dict[str, Any], str]:
+    command = [sys.executable, "-m", "benchmarks.embedded", *rows]
+    told = where / "told.json"
+    command += ["--quick", "--rounds", "1", "--directory", str(where), "--json", str(told)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    return json.loads(told.read_text()), done.stdout
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_runs_alone(row: str, tmp_path: Path) -> None:
+    told, table = run_quick(tmp_path, row)
+    findings = told["findings"]
+    assert [each["row"] for each in findings] == [row] * EXPECTED_FINDINGS.get(row, 1)
+    for each in findings:
+        assert each["what"] in table
+        assert each["measured"] in table
+        assert all(each["rounds"].values()), "samples are told, not only their median"
+    assert told["machine"]["crc32c"] in table
+    assert [path.name for path in tmp_path.iterdir()] == ["told.json"], "scratch is cleaned up"
+
+
+def test_metadata_is_not_asked_while_appending(tmp_path: Path) -> None:
+    """The one row that counts, so that it holds on any machine."""
+    told, _ = run_quick(tmp_path, "metadata")
+    assert told["findings"][0]["values"] == {"reads": 0, "writes": 0, "wal_bytes": 0}
+
+
+def test_an_unknown_row_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.embedded", "appending"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 2
+    assert "append_sequential" in done.stderr
+
+
+def test_the_longest_append_around_a_moment() -> None:
+    spans = [(0.0, 0.01), (0.94, 0.96), (0.90, 0.93), (1.04, 1.20), (1.06, 1.90)]
+    assert _longest(spans, [1.0]) == [pytest.approx(0.16)]
+
+
+def test_a_slope_is_told_per_minute() -> None:
+    assert slope_per_minute([0.0, 30.0, 60.0], [5.0, 6.0, 7.0]) == pytest.approx(2.0)
