@@ -1,0 +1,244 @@
+"""Writers and readers that write down what they ask for and what they are told, for the checkers.
+
+Every message has a name no other has, as its key; its value follows from the name, so that bytes
+can be judged without keeping them. The same actors serve child programs and the tests themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from dlog import aio
+from dlog.effects import Procedure
+from dlog.errors import DlogError, NotFound
+from dlog.options import LogOptions
+from dlog.reader.feed import ReaderDriver
+from dlog.reader.segments import SegmentView
+from dlog.testing.history import NONE, Event, Listed, Op, Phase, Recorder, digest_of
+
+LOG = "orders"
+SMALL = LogOptions(segment_bytes=4096)  # the smallest there is: rotations happen by themselves
+VALUE_BYTES = 500
+
+
+def value_of(name: str, size: int) -> bytes:
+    return (name.encode() + b" ") * (size // (len(name) + 1) + 1)
+
+
+def url_of(directory: Path, **parameters: int) -> str:
+    query = "&".join(f"{name}={value}" for name, value in parameters.items())
+    return f"file:{directory}" + (f"?{query}" if query else "")
+
+
+class RecordedWriter:
+    """Open it, append; all is in the history. `error` is what ended it, if something did."""
+
+    def __init__(self, stage: Stage, handle: str) -> None:
+        self.handle = handle
+        self.writer: aio.Writer | None = None
+        self.error: DlogError | None = None
+        self._stage = stage
+        self._number = 0
+
+    async def open(self, **options: Any) -> None:
+        began = Event(op=Op.OPEN, phase=Phase.INVOKE, handle=self.handle)
+        recorder = self._stage.recorder
+        recorder.note(began)
+        try:
+            self.writer = await self._stage.client.open_writer(LOG, create=SMALL, **options)
+        except DlogError as error:
+            recorder.end(began, error)
+            raise
+        recorder.note(dataclasses.replace(began, phase=Phase.OK, epoch=self.writer.epoch))
+
+    async def append(self, count: int = 1, *, size: int = VALUE_BYTES) -> None:
+        """One after the other, each acknowledged before the next; raises the first failure."""
+        for _ in range(count):
+            await self.append_together(1, size=size)
+
+    async def append_together(self, count: int, *, size: int = VALUE_BYTES) -> None:
+        """All on their way before the first is waited for."""
+        assert self.writer is not None
+        sent: list[tuple[Event, Any]] = []
+        try:
+            for _ in range(count):
+                began = self._begin(size)
+                value = value_of(began.name, size)
+                try:
+                    ticket = await self.writer.submit(value, key=began.name.encode())
+                except DlogError as error:
+                    self._failed(began, error)
+                    break
+                sent.append((began, ticket))
+        finally:
+            for began, ticket in sent:
+                await self._settle(began, ticket)
+        if self.error is not None:
+            raise self.error
+
+    def _begin(self, size: int) -> Event:
+        name = f"{self.handle}/{self._number}"
+        began = Event(
+            op=Op.APPEND,
+            phase=Phase.INVOKE,
+            handle=self.handle,
+            name=name,
+            number=self._number,
+            digest=digest_of(value_of(name, size)),
+        )
+        self._number += 1
+        self._stage.recorder.note(began)
+        return began
+
+    async def _settle(self, began: Event, ticket: Any) -> None:
+        try:
+            message_id = await ticket
+        except DlogError as error:
+            self._failed(began, error)
+        else:
+            self._stage.recorder.note(dataclasses.replace(began, phase=Phase.OK, id=message_id))
+
+    def _failed(self, began: Event, error: DlogError) -> None:
+        self._stage.recorder.end(began, error)
+        if self.error is None:
+            self.error = error
+
+    async def rotate(self) -> None:
+        assert self.writer is not None
+        await self.writer.rotate()
+
+    async def close(self, *, hand_over: bool = False) -> None:
+        assert self.writer is not None
+        await (self.writer.hand_over("whoever comes") if hand_over else self.writer.close())
+
+
+class Stage:
+    """One process's place in a test: a client, and where it writes its history."""
+
+    def __init__(self, directory: Path, history: Path, process: str, **parameters: int) -> None:
+        self.directory = directory
+        self.recorder = Recorder(history, process)
+        self.client = aio.connect(url_of(directory, **parameters))
+        self._handles = 0
+
+    def _handle(self) -> str:
+        self._handles += 1
+        return f"{self.recorder.process}.{self._handles}"
+
+    async def open_writer(self, **options: Any) -> RecordedWriter:
+        writer = RecordedWriter(self, self._handle())
+        await writer.open(owner=writer.handle, **options)
+        return writer
+
+    async def read(
+        self,
+        handle: str | None = None,
+        *,
+        start: Any = "earliest",
+        first_seq: int = 0,
+        batches: bool = False,
+        until: str | None = None,
+    ) -> list[aio.Message]:
+        """To the tail, or, following, until the message whose name ends so was delivered."""
+        handle = handle or self._handle()
+        began = Event(op=Op.READ, phase=Phase.INVOKE, handle=handle, seq=first_seq)
+        self.recorder.note(began)
+        taken: list[aio.Message] = []
+        async with self.client.open_reader(LOG, start=start, follow=until is not None) as reader:
+            if batches:
+                async for batch in reader.batches():
+                    for message in batch.to_pylist():
+                        self._deliver(handle, message)
+                        taken.append(message)
+            else:
+                async for message in reader:
+                    self._deliver(handle, message)
+                    taken.append(message)
+                    if until is not None and message.key.endswith(until.encode()):
+                        break
+            # A position resumes right behind what was delivered.
+            last_seq = first_seq if not taken else taken[-1].seq + 1
+            assert reader.position.next_seq == last_seq
+        self.recorder.note(dataclasses.replace(began, phase=Phase.OK))
+        return taken
+
+    def _deliver(self, handle: str, message: aio.Message) -> None:
+        assert message.key is not None
+        self.recorder.note(
+            Event(
+                op=Op.DELIVER,
+                phase=Phase.OK,
+                handle=handle,
+                name=message.key.decode(),
+                digest=digest_of(message.value),
+                id=message.id,
+                seq=message.seq,
+                epoch=message.epoch,
+            )
+        )
+
+    async def look(self) -> tuple[Listed, ...]:
+        """What the list shows now, and which of its ledgers are closed, and where."""
+        stores = await self.client._stores(False)
+        driver = ReaderDriver(stores)
+        try:
+            segments = await driver.run(_segments(SegmentView(LOG, stores.layout)))
+            self.recorder.note(Event(op=Op.LISTED, phase=Phase.OK, segments=segments))
+            for segment in segments:
+                try:
+                    closed = (await stores.ledgers.info(segment.ledger_id)).closed
+                except NotFound:
+                    continue  # dropped since
+                if closed is not None:
+                    self.recorder.note(
+                        Event(
+                            op=Op.CLOSED,
+                            phase=Phase.OK,
+                            ledger_id=segment.ledger_id,
+                            entry_id=closed.last_entry,
+                            bytes=closed.bytes,
+                        )
+                    )
+        finally:
+            await driver.close()
+        return segments
+
+    async def close(self) -> None:
+        await self.client.close()
+        self.recorder.close()
+
+    async def __aenter__(self) -> Stage:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self.close())
+
+
+def _segments(view: SegmentView) -> Procedure[tuple[Listed, ...]]:
+    yield from view.refresh()
+    found: list[Listed] = []
+    segment = yield from view.first()
+    while segment is not None:
+        sealed = segment.sealed
+        end = (
+            (NONE, NONE, NONE)
+            if sealed is None
+            else (sealed.last_entry, sealed.base_seq, sealed.next_seq)
+        )
+        found.append(Listed(segment.number, segment.ledger_id, segment.epoch, *end))
+        segment = yield from view.after(segment.number)
+    return tuple(found)
+
+
+async def open_ledger(stage: Stage) -> int:
+    """The ledger that the log's writer writes now."""
+    return (await stage.look())[-1].ledger_id
+
+
+async def recover_as_a_stranger(stage: Stage, ledger_id: int) -> None:
+    """As a repair tool would: through the ledger store, without claiming the log."""
+    stores = await stage.client._stores(False)
+    await stores.ledgers.recover(ledger_id)

@@ -1,0 +1,212 @@
+"""The programs that are killed and frozen: `python -m tests.chaos.program NAME DIRECTORY HISTORY
+PROCESS [--crash POINT:SIDE:HIT:WHAT] [--plant BUG] [ARGUMENTS…]`. Each writes its history and says
+`hits …` at its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+from dlog.errors import DlogError, Fenced, Timeout, Unavailable
+from dlog.testing.children import CrashPoint, arm, pause
+from tests.chaos import planted
+from tests.chaos.actors import LOG, RecordedWriter, Stage
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+async def hear() -> str:
+    line = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip()
+
+
+async def life(stage: Stage) -> None:
+    """All that happens to a log: made, appended to, rotated, handed over, taken over, read."""
+    first = await stage.open_writer()
+    await first.append(5)
+    await first.append_together(12)
+    await first.rotate()
+    await first.append(2)
+    await first.close(hand_over=True)
+    second = await stage.open_writer()
+    await second.append(2)
+    third = await stage.open_writer()
+    await third.append(2)
+    try:
+        await second.append()
+    except Fenced as lost:
+        say("lost", lost.winner.name)
+    await third.append_together(10)
+    await stage.read()
+    await third.close()
+
+
+async def heal(stage: Stage) -> None:
+    """Somebody recovers the ledger under us; the log stays ours. Small messages: no rotation."""
+    writer = await stage.open_writer()
+    await writer.append(3, size=40)
+    say("recover")
+    await hear()
+    await writer.append_together(6, size=40)
+    await writer.append(2, size=40)
+    await writer.close()
+
+
+async def remove(stage: Stage) -> None:
+    writer = await stage.open_writer()
+    await writer.append(2)
+    await writer.rotate()
+    await writer.append(2)
+    await writer.close()
+    say("removing")
+    await stage.client.admin.remove(LOG)
+    say("removed")
+
+
+async def write(stage: Stage, most: str = "400", together: str = "1") -> None:
+    """Appends until it is fenced, and tells by whom."""
+    writer = await stage.open_writer()
+    say("open", writer.writer.epoch)
+    await _append_until_lost(writer, int(most), int(together))
+    await writer.close()
+
+
+async def _append_until_lost(writer: RecordedWriter, most: int, together: int) -> None:
+    try:
+        for number in range(most):
+            await writer.append_together(together)
+            if number == 4:
+                say("running")
+    except Fenced as lost:
+        say("lost", lost.winner.epoch, lost.winner.name)
+    except DlogError as error:
+        say("failed", type(error).__name__, error.outcome.value, error.message)
+
+
+async def idle(stage: Stage) -> None:
+    writer = await stage.open_writer()
+    await writer.append(4)
+    say("idle")
+    await hear()
+    await _append_until_lost(writer, 3, 1)
+    await writer.close()
+
+
+async def opener(stage: Stage) -> None:
+    """Opens once, and says how that went."""
+    try:
+        writer = await stage.open_writer()
+    except DlogError as error:
+        say("failed", type(error).__name__, error.pid)
+        return
+    await writer.append(2)
+    say("open", writer.writer.epoch)
+    await writer.close()
+
+
+async def race(stage: Stage, seconds: str) -> None:
+    """Open, append a few, and again, until the time is over; a fence is no reason to give up."""
+    chance = random.Random(stage.recorder.process)
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + float(seconds)
+    opened = acked = 0
+    while loop.time() < deadline_s:
+        try:
+            writer = await stage.open_writer()
+            opened += 1
+            for _ in range(chance.randint(1, 8)):
+                await writer.append_together(chance.randint(1, 4))
+                acked += 1
+            if chance.random() < 0.3:
+                await writer.close(hand_over=chance.random() < 0.5)
+        except (Fenced, Unavailable, Timeout) as error:
+            say("lost", type(error).__name__)
+        await pause(0.03 * chance.random())
+    say("raced", opened, acked)
+
+
+async def follow(stage: Stage) -> None:
+    """Tails until the message that ends it all."""
+    say("following")
+    read = await stage.read(until="/the-end")
+    say("read", len(read))
+
+
+async def wild(stage: Stage, seed: str, steps: str) -> None:
+    """A writer's random walk."""
+    chance = random.Random(seed)
+    writer: RecordedWriter | None = None
+    for _ in range(int(steps)):
+        try:
+            if writer is None:
+                writer = await stage.open_writer()
+            match chance.randrange(12):
+                case 0:
+                    await writer.rotate()
+                case 1:
+                    await writer.close(hand_over=chance.random() < 0.5)
+                    writer = None
+                case 2 | 3:
+                    await stage.read(batches=chance.random() < 0.5)
+                case 4:
+                    await pause(0.02 * chance.random())
+                case _:
+                    await writer.append_together(chance.randint(1, 9), size=chance.randint(8, 900))
+        except (Fenced, Unavailable, Timeout) as error:
+            say("lost", type(error).__name__)
+            writer = None
+    if writer is not None:
+        await writer.close()
+
+
+async def fill(stage: Stage) -> None:
+    """Appends until the disk is full; when told that there is room again, opens anew."""
+    writer = await stage.open_writer()
+    try:
+        while True:
+            await writer.append_together(4, size=20_000)
+    except DlogError as error:
+        say("full", type(error).__name__, error.outcome.value, error.message)
+    await hear()
+    again = await stage.open_writer()
+    await again.append(4)
+    await again.close()
+    say("went on")
+
+
+PROGRAMS = {
+    program.__name__: program
+    for program in (life, heal, remove, write, idle, opener, race, follow, wild, fill)
+}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=PROGRAMS)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("history", type=Path)
+    parser.add_argument("process")
+    parser.add_argument("--crash", type=CrashPoint.parse)
+    parser.add_argument("--plant", choices=planted.BUGS)
+    parser.add_argument("--patience-ms", type=int, default=10_000)
+    parser.add_argument("rest", nargs="*")
+    given = parser.parse_args()
+    hits = arm(given.crash)
+    if given.plant is not None:
+        planted.BUGS[given.plant]()
+    stage = Stage(given.directory, given.history, given.process, meta_timeout_ms=given.patience_ms)
+    async with stage:
+        await PROGRAMS[given.name](stage, *given.rest)  # type: ignore[operator]
+    told = {f"{point}:{side}": count for (point, side), count in sorted(hits.items())}
+    say("hits", json.dumps(told))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
