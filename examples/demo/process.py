@@ -59,7 +59,9 @@ class Process:
     def freeze(self) -> None:
         """SIGSTOP, and wait until the kernel says that it stands still."""
         os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            raise SystemExit(f"the demo failed: pid {self.pid} ended instead of standing still")
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
