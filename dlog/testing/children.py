@@ -64,7 +64,9 @@ def arm(crash: CrashPoint | None) -> Hits:
             hits[point, side] += 1
             reached = hits[point, side]
         if crash is not None and (point, side, reached) == (crash.point, crash.side, crash.hit):
-            os.kill(os.getpid(), signal.SIGKILL if crash.what == "kill" else signal.SIGSTOP)
+            # To this thread: a stop sent to the process may let the sender run on for a while.
+            number = signal.SIGKILL if crash.what == "kill" else signal.SIGSTOP
+            signal.pthread_kill(threading.get_ident(), number)
 
     trace.listen(on_point)
     return hits

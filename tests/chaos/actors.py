@@ -22,6 +22,7 @@ from dlog.testing.history import NONE, Event, Listed, Op, Phase, Recorder, diges
 LOG = "orders"
 SMALL = LogOptions(segment_bytes=4096)  # the smallest there is: rotations happen by themselves
 VALUE_BYTES = 500
+THE_END = "the-end"  # names the message that ends a following reader
 
 
 def value_of(name: str, size: int) -> bytes:
@@ -54,18 +55,20 @@ class RecordedWriter:
             raise
         recorder.note(dataclasses.replace(began, phase=Phase.OK, epoch=self.writer.epoch))
 
-    async def append(self, count: int = 1, *, size: int = VALUE_BYTES) -> None:
+    async def append(self, count: int = 1, *, size: int = VALUE_BYTES, named: str = "") -> None:
         """One after the other, each acknowledged before the next; raises the first failure."""
         for _ in range(count):
-            await self.append_together(1, size=size)
+            await self.append_together(1, size=size, named=named)
 
-    async def append_together(self, count: int, *, size: int = VALUE_BYTES) -> None:
+    async def append_together(
+        self, count: int, *, size: int = VALUE_BYTES, named: str = ""
+    ) -> None:
         """All on their way before the first is waited for."""
         assert self.writer is not None
         sent: list[tuple[Event, Any]] = []
         try:
             for _ in range(count):
-                began = self._begin(size)
+                began = self._begin(size, named)
                 value = value_of(began.name, size)
                 try:
                     ticket = await self.writer.submit(value, key=began.name.encode())
@@ -79,8 +82,8 @@ class RecordedWriter:
         if self.error is not None:
             raise self.error
 
-    def _begin(self, size: int) -> Event:
-        name = f"{self.handle}/{self._number}"
+    def _begin(self, size: int, named: str) -> Event:
+        name = f"{self.handle}/{named or self._number}"
         began = Event(
             op=Op.APPEND,
             phase=Phase.INVOKE,
@@ -122,6 +125,7 @@ class Stage:
         self.directory = directory
         self.recorder = Recorder(history, process)
         self.client = aio.connect(url_of(directory, **parameters))
+        self._writers: list[RecordedWriter] = []  # held until the client closes what is open
         self._handles = 0
 
     def _handle(self) -> str:
@@ -131,6 +135,7 @@ class Stage:
     async def open_writer(self, **options: Any) -> RecordedWriter:
         writer = RecordedWriter(self, self._handle())
         await writer.open(owner=writer.handle, **options)
+        self._writers.append(writer)
         return writer
 
     async def read(
@@ -142,7 +147,7 @@ class Stage:
         batches: bool = False,
         until: str | None = None,
     ) -> list[aio.Message]:
-        """To the tail, or, following, until the message whose name ends so was delivered."""
+        """To the tail, or, following, until the message of that name was delivered."""
         handle = handle or self._handle()
         began = Event(op=Op.READ, phase=Phase.INVOKE, handle=handle, seq=first_seq)
         self.recorder.note(began)
@@ -157,7 +162,7 @@ class Stage:
                 async for message in reader:
                     self._deliver(handle, message)
                     taken.append(message)
-                    if until is not None and message.key.endswith(until.encode()):
+                    if until is not None and message.key.endswith(f"/{until}".encode()):
                         break
             # A position resumes right behind what was delivered.
             last_seq = first_seq if not taken else taken[-1].seq + 1

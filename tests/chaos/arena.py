@@ -11,7 +11,7 @@ from dlog.errors import NotFound
 from dlog.testing.checkers import Story, Violation, assert_holds, violations
 from dlog.testing.children import Child, Children, CrashPoint
 from dlog.testing.history import Event, load
-from tests.chaos.actors import Stage
+from tests.chaos.actors import THE_END, Stage
 
 PROGRAM = "tests.chaos.program"
 FINAL = "final"
@@ -35,13 +35,14 @@ class Arena:
         through: Sequence[str] = (),
     ) -> Child:
         process = f"{program}{next(self._names)}"
-        given = [program, str(self.data), str(self.histories / process), process]
+        given: list[str] = []
         if crash is not None:
             given += ["--crash", str(crash)]
         if plant is not None:
             given += ["--plant", plant]
         if patience_ms is not None:
             given += ["--patience-ms", str(patience_ms)]
+        given += [program, str(self.data), str(self.histories / process), process]
         return self._children.start(PROGRAM, *given, *map(str, rest), through=through)
 
     def stage(self, process: str, **parameters: int) -> Stage:
@@ -73,6 +74,7 @@ class Arena:
             writer = await stage.open_writer()
             await writer.append(2)
             await writer.append_together(3)
+            await writer.append(named=THE_END)
             await stage.look()
             everything = await stage.read(FINAL)
             await stage.read("again", batches=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from dlog.errors import DlogError, Fenced, Timeout, Unavailable
 from dlog.testing.children import CrashPoint, arm, pause
 from tests.chaos import planted
-from tests.chaos.actors import LOG, RecordedWriter, Stage
+from tests.chaos.actors import LOG, THE_END, RecordedWriter, Stage
 
 
 def say(*words: object) -> None:
@@ -135,7 +135,7 @@ async def race(stage: Stage, seconds: str) -> None:
 async def follow(stage: Stage) -> None:
     """Tails until the message that ends it all."""
     say("following")
-    read = await stage.read(until="/the-end")
+    read = await stage.read(until=THE_END)
     say("read", len(read))
 
 

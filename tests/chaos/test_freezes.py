@@ -1,0 +1,171 @@
+"""A writer frozen anywhere while another one takes its log over. Thawed, it learns who won, and
+nothing that it began since is in the log."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from dlog.errors import Unavailable
+from dlog.testing.checkers import Story
+from dlog.testing.children import Child, CrashPoint
+from tests.chaos.actors import recover_as_a_stranger
+from tests.chaos.arena import Arena
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.skipif(os.name != "posix", reason="freezes by signals"),
+]
+
+SIDES = ("before", "after")
+ROTATION = (
+    "rotate.created",
+    "rotate.born",
+    "rotate.listed",
+    "rotate.switched",
+    "rotate.drained",
+    "rotate.closed",
+    "rotate.released",
+)
+APPENDING = ("append.pushed", "append.confirmed", "append.published", "append.acked")
+COMMITTING = ("ledger.written", "ledger.synced", "ledger.looked")
+PATIENCE_MS = 600
+
+
+async def taken_over(arena: Arena, zombie: Child) -> Story:
+    """While it sleeps somebody else writes; then it wakes."""
+    async with arena.stage("winner") as stage:
+        winner = await stage.open_writer()
+        await winner.append(2)
+        zombie.thaw()
+        told = zombie.wait_line("lost")
+        assert told == f"lost {winner.writer.epoch} {winner.handle}", "the winner is named"
+        await winner.append(2)
+        zombie.wait_success()
+        await winner.close()
+    story = await arena.survey()
+    fenced = [event for event in story.events if event.error == "Fenced"]
+    assert {event.winner for event in fenced} == {winner.handle}
+    return story
+
+
+async def test_frozen_while_idle(arena: Arena) -> None:
+    zombie = arena.start("idle")
+    zombie.wait_line("idle")
+    zombie.freeze()
+    zombie.tell("go on")
+    story = await taken_over(arena, zombie)
+    asked = [append for append in story.appends.values() if append.began.process == "idle1"]
+    assert [append.is_acked for append in asked] == [True] * 4 + [False]
+
+
+async def test_frozen_with_appends_in_flight(arena: Arena) -> None:
+    zombie = arena.start("write", 400, 50)
+    zombie.wait_line("running")
+    zombie.freeze()
+    await taken_over(arena, zombie)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("point", APPENDING + COMMITTING)
+async def test_frozen_in_an_append(arena: Arena, point: str, side: str) -> None:
+    """In the committer, between write and look: the entry may be kept, and is acked only if it
+    was."""
+    hit = 6 if point in APPENDING else 7
+    zombie = arena.start("write", crash=CrashPoint(point, side, hit, "freeze"))
+    zombie.wait_frozen()
+    await taken_over(arena, zombie)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("point", ROTATION)
+async def test_frozen_in_a_rotation(arena: Arena, point: str, side: str) -> None:
+    zombie = arena.start("write", 400, 3, crash=CrashPoint(point, side, 2, "freeze"))
+    zombie.wait_frozen()
+    await taken_over(arena, zombie)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("point", ["takeover.claimed", "takeover.recovered", "takeover.committed"])
+async def test_an_opener_frozen_while_it_takes_over(arena: Arena, point: str, side: str) -> None:
+    """It loses to whoever opens meanwhile, or wins the next round; never both, never neither."""
+    async with arena.stage("first") as stage:
+        first = await stage.open_writer()
+        await first.append(2)
+        sleeper = arena.start("opener", crash=CrashPoint(point, side, 1, "freeze"))
+        sleeper.wait_frozen()
+        second = await stage.open_writer()
+        await second.append(2)
+        sleeper.thaw()
+        told = sleeper.wait_line("").split()
+        sleeper.wait_success()
+        assert told[0] == "open" or told[:2] == ["failed", "Fenced"], told
+        if told[0] == "open":
+            assert int(told[1]) > second.writer.epoch
+    await arena.survey()
+
+
+@pytest.mark.parametrize("crash", ["rotate.listed:after", "rotate.switched:after"])
+@pytest.mark.parametrize("which", [0, 1])
+async def test_a_stranger_recovers_a_ledger_in_a_rotation(
+    arena: Arena, crash: str, which: int
+) -> None:
+    """The draining ledger or its successor is closed under the writer, whose log it still is. It
+    heals, or says honestly that it cannot."""
+    point, side = crash.split(":")
+    writer = arena.start("write", 12, 3, crash=CrashPoint(point, side, 1, "freeze"))
+    writer.wait_frozen()
+    async with arena.stage("stranger") as stage:
+        unsealed = [segment for segment in await stage.look() if not segment.is_sealed]
+        await recover_as_a_stranger(stage, unsealed[which].ledger_id)
+    writer.thaw()
+    writer.wait_success()
+    assert not any(line.startswith("lost") for line in writer.lines), writer.lines
+    await arena.survey()
+
+
+# Inside a commit of the metadata store: it holds the one lock that all writers of metadata need.
+HOLDING = [("meta.begun", "after"), ("meta.committed", "before")]
+NOT_HOLDING = [("meta.begun", "before"), ("meta.committed", "after")]
+
+
+@pytest.mark.parametrize(("point", "side"), HOLDING, ids=["begun", "committing"])
+async def test_frozen_in_a_metadata_commit(arena: Arena, point: str, side: str) -> None:
+    frozen = await _frozen_in_metadata(arena, point, side)
+    async with arena.stage("impatient", meta_timeout_ms=PATIENCE_MS) as stage:
+        began_s = time.monotonic()
+        with pytest.raises(Unavailable) as refused:
+            await stage.open_writer()
+        assert refused.value.pid == frozen.pid
+        assert time.monotonic() - began_s < 10 * PATIENCE_MS / 1000
+        other = arena.start("opener", patience_ms=PATIENCE_MS)
+        assert other.wait_line("failed") == f"failed Unavailable {frozen.pid}"
+        frozen.thaw()
+        writer = await stage.open_writer()
+        await writer.append(2)
+        frozen.wait_success()
+        await writer.close()
+    await arena.survey()
+
+
+@pytest.mark.parametrize(("point", "side"), NOT_HOLDING, ids=["beginning", "committed"])
+async def test_frozen_beside_a_metadata_commit(arena: Arena, point: str, side: str) -> None:
+    """It holds nothing: nobody waits for it."""
+    frozen = await _frozen_in_metadata(arena, point, side)
+    async with arena.stage("winner", meta_timeout_ms=PATIENCE_MS) as stage:
+        writer = await stage.open_writer()
+        await writer.append(2)
+        frozen.thaw()
+        frozen.wait_success()
+        await writer.close()
+    await arena.survey()
+
+
+async def _frozen_in_metadata(arena: Arena, point: str, side: str) -> Child:
+    async with arena.stage("first") as stage:
+        await (await stage.open_writer()).append(2)
+    frozen = arena.start("opener", crash=CrashPoint(point, side, 1, "freeze"))
+    frozen.wait_frozen()
+    return frozen
