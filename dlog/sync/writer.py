@@ -98,13 +98,13 @@ class Writer:
     ) -> Ticket:
         """On its way, in order; `ticket.result()` gives the id. Waits, at most `timeout` s, while
         the window is full."""
-        ticket = self._offer(value, key=key, headers=headers, event_time=event_time)
+        ticket = self._offer(value, key, headers, event_time)
         if ticket is not None:
             return ticket
         deadline = _deadline(timeout)
         while True:
             self._wait_room(deadline)
-            ticket = self._offer(value, key=key, headers=headers, event_time=event_time)
+            ticket = self._offer(value, key, headers, event_time)
             if ticket is not None:
                 self._batcher.passed_on()
                 return ticket

@@ -45,6 +45,8 @@ class Batcher:
         self, *, entry_bytes: int, window_bytes: int, wake_loop: Callable[[], None]
     ) -> None:
         self.entry_bytes = entry_bytes
+        # Up to here a plain message needs no second look: so few bytes are never too many messages.
+        self._quick_bytes = min(entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
         self._window_bytes = window_bytes
         self._wake_loop = wake_loop
         self._lock = threading.Lock()
@@ -61,7 +63,6 @@ class Batcher:
     def offer(
         self,
         value: bytes | None,
-        *,
         key: bytes | None = None,
         headers: HeadersArg | None = None,
         event_time: EventTime | None = None,
@@ -71,15 +72,12 @@ class Batcher:
             size = len(value) + MESSAGE_BYTES
             with self._lock:
                 batch = self._open
-                values = batch.values
-                idx = len(values)
-                if (
-                    batch.bytes + size <= self.entry_bytes
-                    and idx < limits.ENTRY_MESSAGES_MAX
-                    and self._refusal is None
-                ):
+                filled_bytes = batch.bytes + size
+                if filled_bytes <= self._quick_bytes:
+                    batch.bytes = filled_bytes
+                    values = batch.values
+                    idx = len(values)
                     values.append(value)
-                    batch.bytes += size
                     if self._hungry and not self._woken:
                         self._woken = True
                         self._wake_loop()
@@ -285,6 +283,7 @@ class Batcher:
         with self._lock:
             if self._refusal is None:
                 self._refusal = error
+            self._quick_bytes = -1  # whoever offers goes the long way, and hears it
             self._seal_open()
             waiting, self._waiting = self._waiting, deque()
         for room in waiting:

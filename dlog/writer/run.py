@@ -75,7 +75,7 @@ class Run:
         block = self._block
         while self._at < len(block):
             value, key, headers = block[self._at]
-            ticket = self._batcher.offer(value, key=key, headers=headers)
+            ticket = self._batcher.offer(value, key, headers)
             if ticket is None:
                 return False
             self._pieces.append((ticket._batch, ticket._idx, 1))

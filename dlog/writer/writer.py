@@ -93,13 +93,13 @@ class Writer:
         """On its way, in order; `await` the ticket for the id. Waits, at most `timeout` s, while
         the window is full."""
         batcher = self._engine.batcher
-        ticket = batcher.offer(value, key=key, headers=headers, event_time=event_time)
+        ticket = batcher.offer(value, key, headers, event_time)
         if ticket is not None:
             return ticket
         deadline = self._deadline(timeout)
         while True:
             await self._room(deadline)
-            ticket = batcher.offer(value, key=key, headers=headers, event_time=event_time)
+            ticket = batcher.offer(value, key, headers, event_time)
             if ticket is not None:
                 batcher.passed_on()
                 return ticket
