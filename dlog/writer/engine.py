@@ -44,6 +44,7 @@ from dlog.writer.tickets import until_resolved
 
 _log = logging.getLogger("dlog.writer")
 
+TURN_BYTES_MAX = 4 << 20  # encoded in one turn of the loop; then acks and others have theirs
 AGE_CHECKS = 20  # times in a segment's life that its age is looked at while nothing else happens
 AGE_CHECK_S_MAX = 60.0
 
@@ -168,10 +169,15 @@ class Engine:
 
     def _send_all(self) -> None:
         core, batcher = self.core, self.batcher
+        turn_bytes = 0
         while core.room():
+            if turn_bytes >= TURN_BYTES_MAX:
+                self._loop.call_soon(self._pump)
+                break
             batch = batcher.take(partial=core.is_idle and self._has_lingered())
             if batch is None:
                 break
+            turn_bytes += batch.bytes
             self._lingered = False
             self._last_pushed = batch
             ledger_id, buffers = core.push(batch)
