@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol
 
 from dlog.clock import SYSTEM_CLOCK
-from dlog.errors import ConfigError, DlogError
+from dlog.errors import BufferFull, ConfigError, DlogError, Timeout
 from dlog.ids import MessageId
 from dlog.sync.portal import Portal
 from dlog.writer import writer as aio
@@ -126,7 +126,10 @@ class Writer:
         deadline = _deadline(timeout)
         run = Run(self._batcher, values, keys, headers, atomic=atomic)
         while not run.step():
-            self._wait_room(deadline)
+            try:
+                self._wait_room(deadline)
+            except (BufferFull, Timeout) as full:
+                raise run.cut_short(full) from None
         for batch in run.batches():
             if not batch.done:
                 wait_for_batch(batch, _left(deadline))

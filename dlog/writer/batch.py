@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from dlog.errors import DlogError
@@ -93,6 +94,11 @@ class Batch:
             except IndexError:
                 return
             waiter()
+
+    def forget_waiter(self, waiter: Callable[[], None]) -> None:
+        """It gave up waiting; perhaps it was called meanwhile."""
+        with suppress(ValueError):
+            self.waiters.remove(waiter)
 
 
 def _place(column: list[_Item | None] | None, idx: int, item: _Item) -> list[_Item | None]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from dlog.errors import BufferFull, DlogError, Outcome, Timeout
 from dlog.writer.arguments import (
     HeadersArg,
     as_bytes,
@@ -105,6 +106,16 @@ class Run:
             return False
         self._pieces.append((self._whole, 0, len(self._whole.values)))
         return True
+
+    def cut_short(self, full: BufferFull | Timeout) -> DlogError:
+        """What to raise when there was no room in time: of a run that began, some will be there."""
+        if not self._pieces:
+            return full
+        taken = sum(count for _, _, count in self._pieces)
+        return type(full)(
+            f"no room in the window for all of the run; {taken} messages of it are on their way",
+            outcome=Outcome.UNKNOWN,
+        )
 
     def batches(self) -> list[Batch]:
         return [batch for batch, _, _ in self._pieces]

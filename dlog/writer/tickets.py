@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, overload
@@ -17,6 +18,8 @@ from typing import Any, overload
 from dlog.errors import Timeout
 from dlog.ids import MessageId
 from dlog.writer.batch import Batch
+
+_log = logging.getLogger("dlog.writer")
 
 
 class Ticket:
@@ -47,8 +50,15 @@ class Ticket:
 
     def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
         """Calls `callback(self)` once it is done: on the client's loop thread, or here if it is
-        already."""
-        self._batch.waiters.append(lambda: callback(self))
+        already. What it raises is logged: it is nobody else's."""
+
+        def call() -> None:
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - user code: it must not stop the acknowledgements
+                _log.exception("a callback of %r failed", self)
+
+        self._batch.waiters.append(call)
         if self._batch.done:
             self._batch.wake()
 
@@ -123,10 +133,17 @@ def wait_for_batch(batch: Batch, timeout: float | None) -> None:
     interruptible."""
     gate = threading.Lock()
     gate.acquire()
-    batch.waiters.append(gate.release)
+    wake = gate.release
+    batch.waiters.append(wake)
     if batch.done:
         batch.wake()
-    if not gate.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+    arrived = False
+    try:
+        arrived = gate.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+    finally:
+        if not arrived:
+            batch.forget_waiter(wake)
+    if not arrived:
         raise Timeout(f"no acknowledgement within {timeout} s; the message may still arrive")
 
 
@@ -139,10 +156,15 @@ async def until_resolved(batch: Batch) -> None:
         if not woken.done():
             woken.set_result(None)
 
-    batch.waiters.append(_waker(loop, wake))
+    waker = _waker(loop, wake)
+    batch.waiters.append(waker)
     if batch.done:
         batch.wake()
-    await woken
+    try:
+        await woken
+    finally:
+        if not batch.done:
+            batch.forget_waiter(waker)
 
 
 def _waker(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:

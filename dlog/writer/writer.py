@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from dlog.drive import Closeable
-from dlog.errors import ConfigError, DlogError, Outcome, Timeout, WriterClosed
+from dlog.errors import BufferFull, ConfigError, DlogError, Outcome, Timeout, WriterClosed
 from dlog.ids import MessageId
 from dlog.writer.arguments import EventTime, HeadersArg
 from dlog.writer.batcher import window_full, window_timeout
@@ -121,7 +121,10 @@ class Writer:
         deadline = self._deadline(timeout)
         run = Run(self._engine.batcher, values, keys, headers, atomic=atomic)
         while not run.step():
-            await self._room(deadline)
+            try:
+                await self._room(deadline)
+            except (BufferFull, Timeout) as full:
+                raise run.cut_short(full) from None
         for batch in run.batches():
             if not batch.done:
                 await within(deadline, until_resolved(batch), timeout)
@@ -230,10 +233,11 @@ class Writer:
             async with asyncio.timeout_at(deadline):
                 await arrived
         except TimeoutError:
+            batcher.forget_waiter(room)
             raise window_timeout() from None
-        finally:
-            if not arrived.done() or arrived.cancelled():
-                batcher.forget_waiter(room)
+        except BaseException:
+            batcher.forget_waiter(room)  # also if it was just woken: the next one gets its place
+            raise
 
 
 async def within(

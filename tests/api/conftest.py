@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import dlog.aio
-import dlog.sync.client
 from dlog import client, trace
 from tests.api.adapter import AioApi, Api, SyncApi
 from tests.api.waiting import DEADLINE_S, eventually

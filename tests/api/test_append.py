@@ -1,4 +1,4 @@
-"""What goes in comes out: values, keys, headers and times of every shape, in every way to append."""
+"""What goes in comes out: values, keys, headers and times of every shape, by every verb."""
 
 from __future__ import annotations
 
@@ -184,9 +184,7 @@ async def test_small_entries_cut_batches(api: Api) -> None:
 
 async def test_lingering_gathers_messages_that_come_apart(api: Api) -> None:
     async with api.open_writer(linger_ms=100) as log:
-        tickets = []
-        for number in range(5):
-            tickets.append(await log.submit(b"%d" % number))
+        tickets = [await log.submit(b"%d" % number) for number in range(5)]
         ids = [await ticket for ticket in tickets]
         assert len({each.entry_id for each in ids}) == 1
         assert [each.batch_idx for each in ids] == [0, 1, 2, 3, 4]
