@@ -243,10 +243,11 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
 
     def commit(meta: LogMeta) -> LogMeta:
         refuse_unless_owned(meta, token, opening.name)
-        for number, sealed in decided.kept:
-            meta = meta.sealed(number, sealed)
+        # A healed writer's segment may be kept behind one that got no seam: seal in the order left.
         for number in decided.dropped:
             meta = meta.dropped(number, now_us)
+        for number, sealed in decided.kept:
+            meta = meta.sealed(number, sealed)
         return meta.listed(ledger_id)
 
     try:
