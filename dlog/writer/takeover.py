@@ -128,7 +128,7 @@ def refuse_unless_open(meta: LogMeta, name: str) -> None:
 def _admit(opening: Opening, seen: _Sight) -> Procedure[None]:
     """The takeover policy: return when we may fence whoever is there, raise when we may not."""
     holder = seen.meta.writer
-    if holder is None or opening.policy == "always":
+    if holder is None or holder.token == opening.mark.token or opening.policy == "always":
         return
     presence = opening.layout.presence(opening.name, holder.token)
     while True:
@@ -168,7 +168,7 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
             # Only now: presence stands below the log's node, and would make an empty one.
             yield from _be_present(opening)
         else:
-            after = yield from _replace_once(opening, Seen(before, seen.version), wanted)
+            after = yield from _replace_once(opening, Seen(before, seen.version), wanted, ledger_id)
     except (Conflict, AlreadyExists) as refused:
         if refused.outcome is Outcome.NOT_HAPPENED:
             yield DeleteLedger(ledger_id)  # refused for certain: it was never listed
@@ -177,14 +177,15 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
         if error.outcome is not Outcome.UNKNOWN:
             raise
         # Whether it was listed only the node can say; a ledger that may be listed is never deleted.
+        # Our token is not proof enough: an earlier try of ours may have arrived late, with its ledger.
         now = yield from _find_ours(opening)
-        if now is None or not now.meta.owned_by(opening.mark.token):
+        if now is None or not _is_ours(opening, now.meta, ledger_id):
             return None
         after = now
     return Opened(after, claimed.next_number, ledger_id, before.end)
 
 
-def _replace_once(opening: Opening, seen: Seen, wanted: LogMeta) -> Procedure[Seen]:
+def _replace_once(opening: Opening, seen: Seen, wanted: LogMeta, ledger_id: int) -> Procedure[Seen]:
     """One version, one try: a conflict means that the log is no longer as we found it."""
 
     def change(meta: LogMeta) -> LogMeta:
@@ -199,11 +200,15 @@ def _replace_once(opening: Opening, seen: Seen, wanted: LogMeta) -> Procedure[Se
             opening.path,
             seen,
             change,
-            is_done=lambda meta: meta.owned_by(opening.mark.token),
+            is_done=lambda meta: _is_ours(opening, meta, ledger_id),
             chance=opening.chance,
             point="takeover.committed",
         )
     )
+
+
+def _is_ours(opening: Opening, meta: LogMeta, ledger_id: int) -> bool:
+    return meta.owned_by(opening.mark.token) and is_listed(meta, ledger_id)
 
 
 def _find_ours(opening: Opening) -> Procedure[Seen | None]:
@@ -228,7 +233,7 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
         opening.path,
         Seen(seen.meta, seen.version),
         claim,
-        is_done=lambda meta: meta.owned_by(token),
+        is_done=lambda meta: meta.owned_by(token) and meta.epoch > seen.meta.epoch,
         chance=opening.chance,
         point="takeover.claimed",
     )
@@ -255,7 +260,7 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
             opening.path,
             claimed,
             commit,
-            is_done=lambda meta: meta.owned_by(token) and is_listed(meta, ledger_id),
+            is_done=lambda meta: _is_ours(opening, meta, ledger_id),
             chance=opening.chance,
             point="takeover.committed",
         )
