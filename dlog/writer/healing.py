@@ -16,7 +16,7 @@ from dlog.effects import Pause, Procedure, RecoverLedger, Release, SubmitEntry
 from dlog.errors import Broken, DlogError, Fenced, Outcome
 from dlog.meta.cas import read_log
 from dlog.writer.core import WriterCore, WriterState
-from dlog.writer.rotation import list_spare, named, prepare, switch, write_seam
+from dlog.writer.rotation import list_spare, named, prepare, switch, tell_list, write_seam
 from dlog.writer.segments import SEAM_ENTRY
 from dlog.writer.takeover import is_listed, refuse_unless_owned
 
@@ -26,7 +26,11 @@ TRIES_MAX = 4
 
 
 def heal(core: WriterCore) -> Procedure[None]:
-    cause = next(pipe.failed for pipe in core.pipes if pipe.failed is not None)
+    cause = next((pipe.failed for pipe in core.pipes if pipe.failed is not None), None)
+    if cause is None:  # what failed was closed, by then, at the very end that it should have
+        core.move(WriterState.OPEN)
+        yield Release()
+        return
     if isinstance(cause, Broken):  # a promise of ours did not hold: no reason to write on
         core.die(cause)
         return
@@ -75,7 +79,9 @@ def _replace_current(core: WriterCore) -> Procedure[None]:
     closed = yield RecoverLedger(old.ledger_id, point="heal.recovered")
     if closed.last_entry < SEAM_ENTRY:
         # Not even the seam survived: the segment goes, its successor takes its place in the chain.
+        # The list must say so before anything behind is acknowledged, or no reader could get there.
         core.dropped.append(old.number)
+        yield from tell_list(core, "heal.listed")
         predecessor, base_seq = old.predecessor, old.base_seq
     else:
         core.on_closed(old, closed)

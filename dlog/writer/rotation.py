@@ -101,6 +101,25 @@ def list_spare(core: WriterCore, point: str) -> Procedure[None]:
     core.settle()
 
 
+def tell_list(core: WriterCore, point: str) -> Procedure[None]:
+    """Seal and drop in the list what ended, and nothing else."""
+    token, name = core.identity.token, core.identity.name
+
+    def change(meta: LogMeta) -> LogMeta:
+        refuse_unless_owned(meta, token, name)
+        return core.settled(meta)
+
+    core.seen = yield from change_log(
+        core.identity.path,
+        core.seen,
+        change,
+        is_done=lambda meta: meta.owned_by(token) and core.settled(meta) is meta,
+        chance=core.identity.chance,
+        point=point,
+    )
+    core.settle()
+
+
 def write_page(core: WriterCore) -> Procedure[None]:
     """History that grew long moves to a page. It is written before the node names it."""
     cut = core.settled(core.seen.meta).paged()
