@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,12 +18,15 @@ SMALL = {"window_bytes": 1024, "entry_bytes": 512, "window_entries": 2}
 async def fill(log: Any, value: bytes = b"x" * 300) -> list[Any]:
     """Submit until there is no room."""
     tickets: list[Any] = []
-    with pytest.raises((dlog.Timeout, dlog.BufferFull)) as full:
-        while True:
+    full: dlog.DlogError | None = None
+    while full is None:
+        try:
             tickets.append(await log.submit(value, timeout=0.02))
-    assert full.value.outcome is dlog.Outcome.NOT_HAPPENED
-    assert full.value.handle is dlog.Handle.USABLE
-    assert full.value.retry is dlog.Retry.NOW
+        except (dlog.Timeout, dlog.BufferFull) as error:
+            full = error
+    assert full.outcome is dlog.Outcome.NOT_HAPPENED
+    assert full.handle is dlog.Handle.USABLE
+    assert full.retry is dlog.Retry.NOW
     return tickets
 
 
@@ -131,28 +135,31 @@ async def test_waiters_that_gave_up_leave_no_trace_and_take_nobodys_place(file_a
             await ticket
 
 
-async def test_a_waiter_cancelled_as_it_is_woken_passes_its_place_on(file_url: str) -> None:
-    """Its room was given to it already; without passing it on, the next one waits for ever."""
+async def test_waiters_cancelled_as_they_are_woken_pass_their_place_on(file_url: str) -> None:
+    """Room was given to each of them; if they kept it, the last one would wait for ever."""
     async with dlog.aio.open_writer("log", url=file_url, **SMALL) as log:
+        batcher = log._engine.batcher
         with held_at("ledger.synced") as disk:
             tickets = await fill(log)
-            first = asyncio.ensure_future(_submit(log, b"1" * 400))
-            second = asyncio.ensure_future(_submit(log, b"2" * 400))
-            batcher = log._engine.batcher
-            await eventually(lambda: len(batcher._waiting) == 2)
-            woken = batcher._waiting[0]
-
-            def wake_and_cancel() -> None:
-                woken()
-                first.cancel()
-
-            batcher._waiting[0] = wake_and_cancel
+            crowd = [asyncio.ensure_future(_submit(log, b"x" * 400)) for _ in range(20)]
+            last = asyncio.ensure_future(_submit(log, b"last" * 100))
+            await eventually(lambda: len(batcher._waiting) == 21)
+            for number, fickle in enumerate(crowd):
+                batcher._waiting[number] = _wake_and_cancel(batcher._waiting[number], fickle)
             disk.open()
             async with asyncio.timeout(10):
-                await (await second)
-        assert first.cancelled()
+                tickets.append(await last)
+        assert all([fickle.cancelled() for fickle in crowd])
         for ticket in tickets:
             await ticket
+
+
+def _wake_and_cancel(wake: Callable[[], None], fickle: asyncio.Future[Any]) -> Callable[[], None]:
+    def both() -> None:
+        wake()
+        fickle.cancel()
+
+    return both
 
 
 async def test_closing_wakes_who_waits_for_room(file_api: Api) -> None:
