@@ -15,7 +15,7 @@ from pathlib import Path
 from dlog.errors import DlogError, Fenced, Timeout, Unavailable
 from dlog.testing.children import CrashPoint, arm, pause
 from tests.chaos import planted
-from tests.chaos.actors import LOG, THE_END, RecordedWriter, Stage
+from tests.chaos.actors import LOG, THE_END, VALUE_BYTES, RecordedWriter, Stage
 
 
 def say(*words: object) -> None:
@@ -70,18 +70,22 @@ async def remove(stage: Stage) -> None:
     say("removed")
 
 
-async def write(stage: Stage, most: str = "400", together: str = "1") -> None:
+async def write(
+    stage: Stage, most: str = "400", together: str = "1", size: str = str(VALUE_BYTES)
+) -> None:
     """Appends until it is fenced, and tells by whom."""
     writer = await stage.open_writer()
     say("open", writer.writer.epoch)
-    await _append_until_lost(writer, int(most), int(together))
+    await _append_until_lost(writer, int(most), int(together), int(size))
     await writer.close()
 
 
-async def _append_until_lost(writer: RecordedWriter, most: int, together: int) -> None:
+async def _append_until_lost(
+    writer: RecordedWriter, most: int, together: int, size: int = VALUE_BYTES
+) -> None:
     try:
         for number in range(most):
-            await writer.append_together(together)
+            await writer.append_together(together, size=size)
             if number == 4:
                 say("running")
     except Fenced as lost:
@@ -90,9 +94,9 @@ async def _append_until_lost(writer: RecordedWriter, most: int, together: int) -
         say("failed", type(error).__name__, error.outcome.value, error.message)
 
 
-async def idle(stage: Stage) -> None:
+async def idle(stage: Stage, size: str = str(VALUE_BYTES)) -> None:
     writer = await stage.open_writer()
-    await writer.append(4)
+    await writer.append(4, size=int(size))
     say("idle")
     await hear()
     await _append_until_lost(writer, 3, 1)
