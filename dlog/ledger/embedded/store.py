@@ -292,9 +292,10 @@ class EmbeddedLedgerStore:
         self._directory.mkdir(parents=True, exist_ok=True)
         owner = self._directory / _OWNER_NAME
         if not owner.exists():
-            if any(name.endswith(_DATA_SUFFIX) for name in os.listdir(self._directory)):
+            ledgers = any(name.endswith(_DATA_SUFFIX) for name in os.listdir(self._directory))
+            if ledgers and not owner.exists():  # who is faster than us makes the owner first
                 raise ConfigError(f"{self._directory} holds ledgers, but not {owner.name!r}")
-            ours = self._directory / f"{_OWNER_NAME}.{os.getpid()}"
+            ours = self._directory / f"{_OWNER_NAME}.{os.getpid()}.{id(self):x}"
             ours.write_text(uid + "\n")
             try:
                 os.link(ours, owner)  # whole or not at all; whoever comes first
