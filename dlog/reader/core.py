@@ -13,6 +13,7 @@ change. Each entry must begin at the seq that we expect; a gap is never skipped 
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from dataclasses import dataclass
 
@@ -84,11 +85,15 @@ class ReaderCore:
         self.end_seq = None
         if bounds.end is not None:
             self.end_seq = yield from self._seq_of_end(bounds.end)
+        tail = None
         if not self._options.follow:
-            tail_seq = (yield from find_tail(view)).next_seq
-            self.end_seq = tail_seq if self.end_seq is None else min(self.end_seq, tail_seq)
+            tail = yield from find_tail(view)
+            end_seq = tail.next_seq if self.end_seq is None else self.end_seq
+            self.end_seq = min(end_seq, tail.next_seq)
         if isinstance(bounds.start, Place):
             self.place = bounds.start
+            if tail is not None and tail.is_before(bounds.start):
+                self.place = dataclasses.replace(bounds.start, seq=tail.next_seq)
             return
         try:
             self.place = yield from locate(view, bounds.start)

@@ -81,21 +81,18 @@ class Feed:
         self._progress: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._ended = False
 
     def start(self) -> None:
         """Begin the core's walk, at the place that it found."""
-        self._ready.clear()
-        self._bytes = 0
-        self._error = None
-        self._ended = False
         self._task = asyncio.get_running_loop().create_task(self.driver.run(self.core.walk()))
         self._task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        if task is not self._task:
-            return  # stopped by a seek
+        if self._closing is not None:
+            return
         if not task.cancelled():
             self._error = task.exception()
         self._ended = True
@@ -143,15 +140,25 @@ class Feed:
     def failed(self) -> bool:
         return self._error is not None
 
-    async def stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and not isinstance(task.exception(), (DlogError, type(None))):
-                task.result()  # a defect: it must be seen
-        self._ended = True
-        self._tell()
+    async def close(self) -> None:
+        """Whoever takes is told that this is the end. Cancelling abandons the wait only."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._ended = True
+            self._tell()
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        task = self._task
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+                defect = None if task.cancelled() else task.exception()
+                if not isinstance(defect, (DlogError, type(None))):
+                    task.result()  # it must be seen
+        finally:
+            await self.driver.close()
 
     def abandon(self) -> None:
         """Stop without waiting: for a reader that nobody holds any more."""

@@ -45,6 +45,11 @@ class Tail:
     last_entry: int
     next_seq: int
 
+    def is_before(self, place: Place) -> bool:
+        if self.entered is None or place.number is None:
+            return False
+        return (place.number, place.entry_id) > (self.entered.segment.number, self.last_entry)
+
 
 def check_start(start: object, what: str = "start") -> Start:
     if isinstance(start, (MessageId, Position)):
@@ -70,6 +75,9 @@ def find_tail(view: SegmentView) -> Procedure[Tail]:
     entered = yield from view.last_entered()
     if entered is None:
         return Tail(None, -1, view.meta.end.next_seq)
+    sealed = entered.segment.sealed
+    if sealed is not None:
+        return Tail(entered, sealed.last_entry, sealed.next_seq)
     last_entry = yield from last_entry_of(entered)
     if last_entry < SEAM_ENTRY:
         return Tail(entered, last_entry, entered.base_seq)
@@ -144,13 +152,14 @@ def _by_id(view: SegmentView, wanted: MessageId) -> Procedure[Place]:
 def _not_there(view: SegmentView, wanted: MessageId) -> Procedure[NotFound | Truncated]:
     first = yield from view.first()
     oldest = view.meta.ledger_floor + 1 if first is None else first.ledger_id
-    if wanted.ledger_id >= oldest or view.meta.end.number == 0:
+    head_seq = (yield from _head(view)).seq
+    if wanted.ledger_id >= oldest or head_seq == 0:  # from seq 0 on, nothing was ever truncated
         return _never_was(view, wanted)
     return Truncated(
         f"the message {wanted} of log {view.name!r} is before its head",
         log=view.name,
         ledger_id=wanted.ledger_id,
-        new_head=(yield from _head(view)).seq,
+        new_head=head_seq,
     )
 
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+import weakref
 from collections.abc import AsyncIterator
 from types import TracebackType
 
 from dlog.drive import Closeable, Stores
-from dlog.errors import ConfigError, ForkedHandle, ReaderClosed
+from dlog.errors import ConfigError, ForkedHandle, ReaderClosed, Timeout
 from dlog.ids import MessageId, Position
 from dlog.options import ReaderOptions
 from dlog.reader.core import Bounds, ReaderCore
@@ -34,12 +35,16 @@ class Reader:
         self._name = name
         self._options = options
         self._client: Closeable | None = None  # when it is ours alone
-        self._view = SegmentView(name, stores.layout)
-        self._feed = Feed(stores, ReaderCore(self._view, options), options)
+        view = SegmentView(name, stores.layout)
+        self._feed = Feed(
+            stores, ReaderCore(view, options), options
+        )  # `seek` begins the first walk
         self._shelf = Shelf(Position("", 0, None))
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
+        self._ending: asyncio.Task[None] | None = None
+        _readers.add(self)
 
     @property
     def log(self) -> str:
@@ -53,21 +58,34 @@ class Reader:
 
     async def seek(self, start: Start, *, end: Start | None = None) -> None:
         """Go on at another place; what was read ahead is forgotten. Without `end` and `follow`, the
-        end is the tail seen now. A wrong place is refused here, and the reader is where it was
-        not."""
+        end is the tail seen now. A wrong place is refused here, and the reader stays where it
+        was."""
         self._check()
-        bounds = Bounds(check_start(start), None if end is None else check_start(end, "end"))
-        await self._walk(bounds)
+        await self._walk(
+            Bounds(check_start(start), None if end is None else check_start(end, "end"))
+        )
 
     async def _walk(self, bounds: Bounds) -> None:
-        await self._feed.stop()
-        core = self._feed.core = ReaderCore(self._view, self._options)
-        before = self.position
-        await self._feed.driver.run(core.find(bounds))
+        """Everything changes in one turn, once the place is found; until then nothing does."""
+        feed = self._new_feed()
+        core = feed.core
+        try:
+            await feed.driver.run(core.find(bounds))
+            self._check()
+        except BaseException:
+            await feed.close()
+            raise
         seq = core.place.seq
-        here = before if seq is None else Position(self._view.meta.uid, seq, None)
+        here = self.position if seq is None else Position(core.view.meta.uid, seq, None)
+        self._shelf.clear()
         self._shelf = Shelf(here)
-        self._feed.start()
+        old, self._feed = self._feed, feed
+        feed.start()
+        await old.close()
+
+    def _new_feed(self) -> Feed:
+        view = self._feed.core.view.again()
+        return Feed(self._stores, ReaderCore(view, self._options), self._options)
 
     async def skip(self) -> None:
         """Go on behind the entry that just raised because it could not be decoded. The only way
@@ -110,13 +128,15 @@ class Reader:
 
     async def read(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
         """At least one message and up to `max_messages`, as soon as there are any. [] when none
-        came within `timeout` seconds (None: waits), or at the end: see `at_end`."""
+        came within `timeout` seconds (None: waits), or at the end: see `at_tail`."""
         if max_messages < 1:
             raise ConfigError(f"max_messages is at least 1, not {max_messages}")
         try:
             async with asyncio.timeout(timeout):
                 await self._fill()
-        except TimeoutError:
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise  # not ours: a store gave no answer
             return []
         return self._shelf.take(max_messages)
 
@@ -130,18 +150,20 @@ class Reader:
     # --- life
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        if os.getpid() != self._pid:
-            self._check()
+        """Idempotent. Cancelling abandons the wait only."""
         self._closed = True
+        if os.getpid() != self._pid or (self._ending is not None and self._ending.done()):
+            return
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._shut_down())
+        await asyncio.shield(self._ending)
+
+    async def _shut_down(self) -> None:
         try:
-            await self._feed.stop()
-            await self._feed.driver.close()
+            await self._feed.close()
         finally:
-            client, self._client = self._client, None
-            if client is not None:
-                await client.close()
+            if self._client is not None:
+                await self._client.close()
 
     @property
     def closed(self) -> bool:
@@ -182,6 +204,22 @@ class Reader:
 
     def __reduce__(self) -> str:
         raise ConfigError("a reader cannot be pickled: pass its position and open one there")
+
+    def on_fork(self) -> None:
+        """In the child: what was read ahead is the parent's to hand out."""
+        self._shelf.clear()
+
+
+_readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+
+def _on_fork() -> None:
+    for reader in list(_readers):
+        reader.on_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_on_fork)
 
 
 async def find_tail_id(stores: Stores, name: str) -> MessageId | None:

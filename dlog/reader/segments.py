@@ -40,6 +40,12 @@ class SegmentView:
         self._layout = layout
         self._pages: dict[int, tuple[Segment, ...]] = {}
 
+    def again(self) -> SegmentView:
+        """Another view of the same log, for another walk: refreshing it does not touch this one."""
+        view = SegmentView(self.name, self._layout, self.uid)
+        view._pages = self._pages
+        return view
+
     @property
     def meta(self) -> LogMeta:
         assert self.seen is not None

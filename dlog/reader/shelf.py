@@ -20,6 +20,12 @@ class Shelf:
     def put(self, batches: Iterable[MessageBatch]) -> None:
         self._line.extend(batches)
 
+    def clear(self) -> None:
+        """Forget it all; whoever iterates over it is at the end."""
+        self._start = self.position
+        self._line.clear()
+        self._batch, self._taken = None, 0
+
     @property
     def is_empty(self) -> bool:
         return not self._line and (self._batch is None or self._taken == len(self._batch))
@@ -44,6 +50,8 @@ class Shelf:
             for taken, message in enumerate(batch.to_pylist(), 1):
                 self._taken = taken
                 yield message
+                if self._batch is not batch:  # something else was done with us meanwhile
+                    break
 
     def take(self, messages_max: int) -> list[Message]:
         taken: list[Message] = []

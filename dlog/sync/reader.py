@@ -4,15 +4,16 @@ here."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
+from typing import Any
 
-from dlog.errors import ConfigError
+from dlog.errors import ConfigError, ReaderClosed
 from dlog.ids import MessageId, Position
 from dlog.reader import reader as aio
 from dlog.reader.message import Message, MessageBatch
 from dlog.reader.places import Start
-from dlog.sync.portal import Portal
+from dlog.sync.portal import Answer, Portal
 from dlog.sync.writer import Closeable
 
 
@@ -35,19 +36,19 @@ class Reader:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed or self._inner.closed
 
     # --- places
 
     def seek(self, start: Start, *, end: Start | None = None) -> None:
         """Go on at another place; what was read ahead is forgotten. Without `end` and `follow`, the
         end is the tail seen now. A wrong place is refused here."""
-        self._portal.run(self._inner.seek(start, end=end))
+        self._run(self._inner.seek, start, end=end)
 
     def skip(self) -> None:
         """Go on behind the entry that just raised because it could not be decoded. The only way
         past it: nothing is ever skipped by itself."""
-        self._portal.run(self._inner.skip())
+        self._run(self._inner.skip)
 
     @property
     def position(self) -> Position:
@@ -62,7 +63,7 @@ class Reader:
     def tail(self) -> MessageId | None:
         """The last message acknowledged by anyone before this call; None in an empty log.
         Linearizable."""
-        return self._portal.run(self._inner.tail())
+        return self._run(self._inner.tail)
 
     # --- messages
 
@@ -79,13 +80,20 @@ class Reader:
     def read(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
         """At least one message and up to `max_messages`, as soon as there are any. [] when none
         came within `timeout` seconds (None: waits), or at the end."""
-        return self._portal.run(self._inner.read(max_messages, timeout))
+        return self._run(self._inner.read, max_messages, timeout)
 
     def _fill(self) -> bool:
         """Something is on the shelf; False at the end. Hops only when there is nothing."""
-        if not self._inner._shelf.is_empty and self._portal.usable:
+        if not self._inner._shelf.is_empty and not self.closed and self._portal.usable:
             return True
-        return self._portal.run(self._inner._fill())
+        return self._run(self._inner._fill)
+
+    def _run(
+        self, verb: Callable[..., Coroutine[Any, Any, Answer]], *args: Any, **kw: Any
+    ) -> Answer:
+        if self.closed:
+            raise ReaderClosed(f"this reader of log {self.log!r} is closed", log=self.log)
+        return self._portal.run(verb(*args, **kw))
 
     # --- life
 
