@@ -54,5 +54,5 @@ async def _own(url: str | None, verb: str, name: str, **options: Any) -> Any:
     except BaseException:
         await client.close()
         raise
-    handle.own(client)
+    client.belong_to(handle)
     return handle

@@ -82,6 +82,7 @@ class Client:
         self._handles: weakref.WeakSet[Writer | Reader] = weakref.WeakSet()
         self._pid = os.getpid()
         self._closed = False
+        self._ending: asyncio.Task[DlogError | None] | None = None
 
     def open_writer(
         self, name: str, *, create: bool | LogOptions = True, **options: Any
@@ -146,9 +147,9 @@ class Client:
         """The backend, opened at the first need: a reader makes no directory, a writer may."""
         if os.getpid() != self._pid:
             raise ForkedHandle("this client was made before a fork; connect in this process")
-        if self._closed:
-            raise ConfigError("this client is closed")
         async with self._opening:
+            if self._closed:
+                raise ConfigError("this client is closed")
             if self._opened is None:
                 opened = _open_memory(self._url) if self._url.scheme == "memory" else None
                 opened = opened or _open_file(self._url, create=create)
@@ -160,23 +161,37 @@ class Client:
                 self._opened = opened
         return self._opened
 
+    def belong_to(self, handle: Writer | Reader) -> None:
+        """That handle closes us, and not the other way round."""
+        self._handles.discard(handle)
+        handle.own(self)
+
     async def close(self) -> None:
-        """Closes what this client opened and is still open. Idempotent."""
-        if self._closed:
-            return
+        """Closes what this client opened and is still open. Idempotent; cancelling abandons the
+        wait only."""
         self._closed = True
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or (self._ending is not None and self._ending.done()):
             return
-        errors: list[Exception] = []
-        for handle in list(self._handles):
-            try:
-                await handle.close()
-            except DlogError as error:
-                errors.append(error)
-        if self._opened is not None:
-            await _close_stores(self._opened)
-        if errors:
-            raise errors[0]
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._shut_down())
+        failure = await asyncio.shield(self._ending)
+        if failure is not None:
+            raise failure
+
+    async def _shut_down(self) -> DlogError | None:
+        """Every handle, then the stores; the first failure, when all is closed."""
+        failure: DlogError | None = None
+        try:
+            for handle in list(self._handles):
+                try:
+                    await handle.close()
+                except DlogError as error:
+                    failure = failure or error
+        finally:
+            async with self._opening:  # what is being opened now is closed as well
+                if self._opened is not None:
+                    await _close_stores(self._opened)
+        return failure
 
     async def __aenter__(self) -> Client:
         return self

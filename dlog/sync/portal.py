@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from dlog.errors import ConfigError, ForkedHandle, WriterClosed
+from dlog.errors import ConfigError, ForkedHandle
 
 Answer = TypeVar("Answer")
 
@@ -46,7 +46,7 @@ class Portal:
         if os.getpid() != self._pid:
             raise ForkedHandle("this handle was made before a fork; open one in this process")
         if self._stopped:
-            raise WriterClosed("this client is closed")
+            raise ConfigError("this client is closed")
         if threading.get_ident() == self._thread.ident:
             raise ConfigError("a blocking call on dlog's own thread would wait for itself")
 

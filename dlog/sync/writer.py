@@ -6,9 +6,9 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import BufferFull, ConfigError, DlogError, Timeout
@@ -19,6 +19,8 @@ from dlog.writer.arguments import EventTime, HeadersArg
 from dlog.writer.batcher import window_full
 from dlog.writer.run import Run
 from dlog.writer.tickets import IdRun, Ticket, wait_for_batch
+
+INTERRUPTED_S = 0.5  # for a last flush when Ctrl-C leaves `with`: what hangs must not hang the exit
 
 
 class Closeable(Protocol):
@@ -137,7 +139,13 @@ class Writer:
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
+        self._check()
         self._portal.run(self._inner.flush(timeout=timeout))
+
+    def _check(self) -> None:
+        refusal = self._batcher.refusal
+        if refusal is not None:
+            raise refusal.again()
 
     def _wait_room(self, deadline: float | None) -> None:
         if self._raise_when_full:
@@ -148,6 +156,7 @@ class Writer:
 
     def rotate(self, *, timeout: float | None = None) -> None:
         """Begin a new segment now, whatever the limits say; appends go on meanwhile."""
+        self._check()
         self._portal.run(self._inner.rotate(timeout=timeout))
 
     def hand_over(self, to: str | None = None, *, timeout: float | None = None) -> None:
@@ -156,29 +165,32 @@ class Writer:
 
         `to` names who is expected, for `describe`; others may still open. The handle is closed
         afterwards."""
-        self._closed = True
-        try:
-            self._portal.run(self._inner.hand_over(to, timeout=timeout))
-        finally:
-            self._close_owned()
+        self._check()
+        self._end(self._inner.hand_over(to, timeout=timeout))
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
         told about."""
         if self._closed:
             return
-        self._closed = True
         if not self._portal.usable:
+            self._closed = True
             return
-        try:
-            self._portal.run(self._inner.close(timeout=timeout))
-        finally:
-            self._close_owned()
+        self._end(self._inner.close(timeout=timeout))
 
-    def _close_owned(self) -> None:
+    def _end(self, ending: Coroutine[Any, Any, None]) -> None:
+        self._closed = True
         owned, self._owned = self._owned, None
-        if owned is not None:
-            owned.close()
+        patient = True
+        try:
+            self._portal.run(ending)
+        except BaseException as error:
+            # After a timeout or Ctrl-C nobody waits a second time for what hung the first time.
+            patient = isinstance(error, DlogError) and not isinstance(error, Timeout)
+            raise
+        finally:
+            if owned is not None:
+                (owned.close if patient else owned.abandon)()
 
     def __enter__(self) -> Writer:
         return self
@@ -193,7 +205,7 @@ class Writer:
             self.close()
             return
         try:
-            self.close()
+            self.close(timeout=INTERRUPTED_S if isinstance(error, KeyboardInterrupt) else None)
         except DlogError as second:
             error.add_note(f"closing the writer failed, too: {second}")
 

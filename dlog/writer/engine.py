@@ -392,15 +392,15 @@ class Engine:
             last.error_seen = True
             raise last.error.again()
 
-    async def close(self, *, hand_over_to: str | None, hand_over: bool) -> None:
+    async def close(self, *, hand_over_to: str | None, hand_over: bool) -> DlogError | None:
+        """What kept a hand-over from being one; a plain close has nothing to tell."""
         if self._closing is None:
             refusal = WriterClosed(f"this writer of log {self.name!r} is closed", log=self.name)
             self.batcher.close(refusal)
             self._closing = self._loop.create_task(self._close(hand_over_to))
             self._pump()
         failure = await asyncio.shield(self._closing)
-        if failure is not None and hand_over:
-            raise failure.again()
+        return failure if hand_over else None
 
     async def _close(self, hand_over_to: str | None) -> DlogError | None:
         try:

@@ -36,6 +36,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
+        self._ending: asyncio.Task[DlogError | None] | None = None
 
     def own(self, client: Closeable) -> None:
         """Close this client with us."""
@@ -132,12 +133,14 @@ class Writer:
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
+        self._check()
         await within(self._deadline(timeout), self._engine.flush(), timeout)
 
     # --- life
 
     async def rotate(self, *, timeout: float | None = None) -> None:
         """Begin a new segment now, whatever the limits say; appends go on meanwhile."""
+        self._check()
         await within(self._deadline(timeout), self._engine.rotate(), timeout)
 
     async def hand_over(self, to: str | None = None, *, timeout: float | None = None) -> None:
@@ -146,35 +149,46 @@ class Writer:
 
         `to` names who is expected, for `describe`; others may still open. The handle is closed
         afterwards."""
-        self._closed = True
-        closing = self._engine.close(hand_over_to=to, hand_over=True)
-        await within(self._deadline(timeout), closing, timeout)
-        await self._closed_down()
+        self._check()
+        failure = await self._end(timeout, hand_over_to=to, hand_over=True)
+        if failure is not None:
+            raise failure.again()
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
-        told about."""
+        told about. Cancelling abandons the wait only; `close` again waits again."""
         if os.getpid() != self._pid:
             return  # it lives on in the parent, whose it is to close
-        if self._closed:
+        if self._ending is not None and self._ending.done():
             return
-        self._closed = True
-        try:
-            closing = self._engine.close(hand_over_to=None, hand_over=False)
-            await within(self._deadline(timeout), closing, timeout)
-        except Timeout:
-            self._engine.abandon(WriterClosed("closed before all was acknowledged", log=self.log))
-            raise
-        finally:
-            await self._closed_down()
+        if self._closed and self._ending is None:
+            return  # dropped
+        await self._end(timeout, hand_over_to=None, hand_over=False)
         for batch in self._engine.failed_batches:
             if not batch.error_seen and batch.error is not None:
                 raise batch.error.again()
 
-    async def _closed_down(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+    async def _end(
+        self, timeout: float | None, *, hand_over_to: str | None, hand_over: bool
+    ) -> DlogError | None:
+        """One task ends the handle and what it owns, however many wait for it or give up."""
+        self._closed = True
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._shut_down(hand_over_to, hand_over))
+        ending = self._ending
+        try:
+            return await within(self._deadline(timeout), asyncio.shield(ending), timeout)
+        except Timeout:
+            self._engine.abandon(WriterClosed("closed before all was acknowledged", log=self.log))
+            ending.cancel()  # it lets go by itself: the caller's time is over
+            raise
+
+    async def _shut_down(self, hand_over_to: str | None, hand_over: bool) -> DlogError | None:
+        try:
+            return await self._engine.close(hand_over_to=hand_over_to, hand_over=hand_over)
+        finally:
+            if self._client is not None:
+                await self._client.close()
 
     async def __aenter__(self) -> Writer:
         return self
@@ -206,6 +220,11 @@ class Writer:
         raise ConfigError("a writer cannot be pickled: open one where it is needed")
 
     # --- inside
+
+    def _check(self) -> None:
+        refusal = self._engine.batcher.refusal
+        if refusal is not None:
+            raise refusal.again()
 
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
