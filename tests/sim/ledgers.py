@@ -310,14 +310,11 @@ class SimAppender:
         if self._store.audit is not None:
             self._store.audit.on_submit(self.ledger, entry_id)
         self._arrives_ms = max(self._arrives_ms, self._soon(self._client.ledger_ms))
-        self._at(self._arrives_ms, lambda: self._arrive(entry_id, raw, carried))
+        self._world.at(self._arrives_ms, lambda: self._arrive(entry_id, raw, carried))
         return entry_id
 
     def _soon(self, mean_ms: float) -> float:
         return self._world.now_ms + self._world.delay(mean_ms)
-
-    def _at(self, at_ms: float, what: Callable[[], None]) -> None:
-        self._world.after(max(0.0, at_ms - self._world.now_ms), what)
 
     def _arrive(self, entry_id: int, raw: bytes, carried: int) -> None:
         ledger = self.ledger
@@ -335,7 +332,7 @@ class SimAppender:
             return
         ledger.stored.append(raw)
         self._commits_ms = max(self._commits_ms, self._soon(self._world.weather.store_ms))
-        self._at(self._commits_ms, lambda: self._commit(entry_id, carried))
+        self._world.at(self._commits_ms, lambda: self._commit(entry_id, carried))
 
     def _commit(self, entry_id: int, carried: int) -> None:
         ledger = self.ledger
@@ -373,12 +370,12 @@ class SimAppender:
 
     def _reply(self, what: Callable[[], None]) -> None:
         self._replies_ms = max(self._replies_ms, self._soon(self._client.ledger_ms))
-        self._at(self._replies_ms, lambda: self._client.receive(what))
+        self._world.at(self._replies_ms, lambda: self._client.receive(what))
 
     def publish(self) -> None:
         upto = self.confirmed
         self._arrives_ms = max(self._arrives_ms, self._soon(self._client.ledger_ms))
-        self._at(self._arrives_ms, lambda: self._publish(upto))
+        self._world.at(self._arrives_ms, lambda: self._publish(upto))
 
     def _publish(self, upto: int) -> None:
         ledger = self.ledger
@@ -428,4 +425,4 @@ class SimAppender:
             self._reply(lambda: answer(closed, error))
 
         self._arrives_ms = max(self._arrives_ms, self._soon(self._client.ledger_ms))
-        self._at(self._arrives_ms, arrive)
+        self._world.at(self._arrives_ms, arrive)

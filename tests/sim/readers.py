@@ -100,21 +100,17 @@ class SimReader(SimClient):
         )
 
     def _failed(self, error: DlogError) -> None:
-        if isinstance(error, NotFound):
-            log = self.oracle.now
-            exists = log is not None and self.oracle.is_current(log.uid)
-            if self.uid is not None and (not exists or log.uid != self.uid):
-                self.gone = True
-                return
-            require(
-                self.uid is None or not exists,
-                "I17",
-                "NotFound of a log that is there",
-                error,
-            )
-        elif self._started_in_another_log():
+        log = self.oracle.now
+        exists = log is not None and self.oracle.is_current(log.uid)
+        if self._started_in_another_log():
             self.gone = True  # a place of a log that was removed says nothing here
             return
+        if isinstance(error, NotFound):
+            if self.uid is not None and (not exists or log is None or log.uid != self.uid):
+                self.gone = True
+                return
+            wrong = exists and (self.uid is not None or isinstance(self.start, MessageId))
+            require(not wrong, "I17", "NotFound of what is there", self.start, error)
         elif error.retry is not Retry.NOW:
             raise Violation(f"I17: {self.name} was told {error!r}")
         self._retrying = True

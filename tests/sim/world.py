@@ -133,8 +133,12 @@ class World:
     notes: deque[str] | None = None
 
     def after(self, delay_ms: float, what: Callable[[], None]) -> None:
+        self.at(self.now_ms + delay_ms, what)
+
+    def at(self, at_ms: float, what: Callable[[], None]) -> None:
+        """What is due at the same moment happens in the order it was asked for."""
         self._serial += 1
-        heapq.heappush(self._heap, (self.now_ms + delay_ms, self._serial, what))
+        heapq.heappush(self._heap, (at_ms, self._serial, what))
 
     def run(self, *, until_ms: float = math.inf, done: Callable[[], bool] | None = None) -> None:
         heap = self._heap
