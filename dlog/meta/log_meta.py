@@ -285,9 +285,9 @@ class LogMeta:
         fields = _load(raw, where)
         if _int(fields, "format", where) != FORMAT:
             raise FormatError(f"{where} has format {fields['format']}; this version knows {FORMAT}")
-        strange = set(_list(fields, "needs", where)) - _KNOWN_NEEDS
+        strange = {str(name) for name in _list(fields, "needs", where)} - _KNOWN_NEEDS
         if strange:
-            names = ", ".join(sorted(map(str, strange)))
+            names = ", ".join(sorted(strange))
             raise FormatError(f"{where} needs {names}, which this version lacks")
         writer = fields.get("writer")
         options = _dict(fields, "options", where)
@@ -385,6 +385,11 @@ def _load(raw: bytes, where: str) -> dict[str, Any]:
         raise FormatError(f"{where} is not JSON") from None
     if not isinstance(fields, dict):
         raise FormatError(f"{where} is not a JSON object")
+    if b"\\u" in raw:  # half a surrogate pair: text that could not be written again
+        try:
+            _dump(fields)
+        except UnicodeEncodeError:
+            raise FormatError(f"{where} holds text that is not Unicode") from None
     return fields
 
 
