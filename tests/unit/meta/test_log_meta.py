@@ -1,0 +1,306 @@
+"""The log meta: its bytes are fixed by vectors, foreign bytes are refused by type, unknown fields
+survive, and unlawful changes are `Broken` before they reach a store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog import limits
+from dlog.errors import Broken, FormatError, TooLarge
+from dlog.meta.log_meta import (
+    Doomed,
+    End,
+    LogMeta,
+    LogState,
+    PageRef,
+    Sealed,
+    Segment,
+    WriterMark,
+    page_from_bytes,
+    page_to_bytes,
+)
+from dlog.options import LogOptions
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "log_meta"
+MARK = WriterMark("token-a", "ada@host:1", 1_700_000_000_000_000)
+NEW = LogMeta("uid-1", LogOptions())
+
+
+def sealed(base_seq: int, next_seq: int, last_entry: int = 3) -> Sealed:
+    return Sealed(last_entry, 100, base_seq, next_seq, 10, 20)
+
+
+FULL = LogMeta(
+    uid="uid-2",
+    options=LogOptions(segment_bytes=1 << 20, ensemble=5, write_quorum=5, ack_quorum=3),
+    epoch=7,
+    writer=MARK,
+    end=End(3, 12, 8, 42, 99),
+    next_number=5,
+    ledger_floor=13,
+    segments=(
+        Segment(3, 12, 6, Sealed(8, 4096, 40, 42, 90, 99)),
+        Segment(4, 13, 7),
+    ),
+    pages=(PageRef(1, 2, 0, 40, 5, 89, 9),),
+    deleting=(Doomed(11, 77),),
+    hand_over="grace@host:2",
+    truncate_before="9:1:0",
+)
+
+VALUES: dict[str, LogMeta] = {
+    "new": NEW,
+    "claimed": NEW.claimed(MARK).listed(5),
+    "full": FULL,
+    "removed": dataclasses.replace(
+        NEW, state=LogState.DELETED, epoch=4, next_number=9, ledger_floor=30
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_the_bytes_are_those_of_the_vector(name: str) -> None:
+    raw = (VECTORS / f"{name}.json").read_bytes()
+    assert VALUES[name].to_bytes() == raw
+    assert LogMeta.from_bytes(raw, where="vector") == VALUES[name]
+
+
+def test_a_page_has_the_bytes_of_its_vector() -> None:
+    segments = (
+        Segment(1, 4, 1, sealed(0, 5)),
+        Segment(2, 9, 2, sealed(5, 40), {"newer": [1]}),
+    )
+    raw = (VECTORS / "page.json").read_bytes()
+    assert page_to_bytes(segments) == raw
+    assert page_from_bytes(raw, where="vector") == segments
+
+
+# --- fields of later versions
+
+
+def with_fields(meta: LogMeta, *path: str | int, **fields: object) -> bytes:
+    """The bytes of `meta` with more fields in the object that `path` leads to."""
+    tree: Any = json.loads(meta.to_bytes())
+    place = tree
+    for step in path:
+        place = place[step]
+    place.update(fields)
+    return json.dumps(tree).encode()
+
+
+@pytest.mark.parametrize("path", [(), ("options",), ("segments", 0), ("segments", 1)])
+def test_unknown_fields_survive_a_change(path: tuple[str | int, ...]) -> None:
+    """DL-08. At every level of the node that may grow."""
+    raw = with_fields(FULL, *path, newer={"a": [1, None]})
+    changed = LogMeta.from_bytes(raw, where="node").claimed(MARK)
+    after: Any = json.loads(changed.to_bytes())
+    for step in path:
+        after = after[step]
+    assert after["newer"] == {"a": [1, None]}
+
+
+def test_unknown_fields_of_a_segment_survive_its_sealing_and_its_page() -> None:
+    raw = with_fields(NEW.listed(5), "segments", 0, newer=1)
+    meta = LogMeta.from_bytes(raw, where="node").sealed(1, sealed(0, 2))
+    assert meta.segments[0].extra == {"newer": 1}
+    assert page_from_bytes(page_to_bytes(meta.segments), where="page") == meta.segments
+
+
+def test_what_must_be_understood_is_refused_by_name() -> None:
+    with pytest.raises(FormatError, match="needs telepathy"):
+        LogMeta.from_bytes(with_fields(NEW, needs=["telepathy"]), where="node")
+
+
+@pytest.mark.parametrize("newer", [2, 0, -1])
+def test_another_format_is_refused(newer: int) -> None:
+    with pytest.raises(FormatError, match=f"format {newer}"):
+        LogMeta.from_bytes(with_fields(NEW, format=newer), where="node")
+    page = json.dumps({"format": newer, "segments": []}).encode()
+    with pytest.raises(FormatError, match=f"format {newer}"):
+        page_from_bytes(page, where="page")
+
+
+# --- hostile bytes
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+FIELDS = sorted(json.loads(FULL.to_bytes()))
+
+
+@given(name=st.sampled_from(FIELDS), value=json_values)
+def test_a_wrong_field_is_a_format_error(name: str, value: Any) -> None:
+    _only_format_errors(with_fields(FULL, **{name: value}))
+
+
+@given(
+    path=st.sampled_from([("writer",), ("options",), ("end",), ("segments", 0), ("pages", 0),
+                          ("deleting", 0)]),
+    data=st.data(),
+)  # fmt: skip
+def test_a_wrong_inner_field_is_a_format_error(path: tuple[Any, ...], data: st.DataObject) -> None:
+    tree: Any = json.loads(FULL.to_bytes())
+    for step in path:
+        tree = tree[step]
+    name = data.draw(st.sampled_from(sorted(tree)))
+    value = data.draw(json_values)
+    _only_format_errors(with_fields(FULL, *path, **{name: value}))
+
+
+@given(raw=st.binary(max_size=64))
+def test_garbage_is_a_format_error(raw: bytes) -> None:
+    _only_format_errors(raw)
+
+
+@given(at=st.integers(0, len(FULL.to_bytes()) - 1), byte=st.integers(0, 255))
+def test_a_changed_byte_is_a_format_error_or_another_value(at: int, byte: int) -> None:
+    raw = bytearray(FULL.to_bytes())
+    raw[at] = byte
+    _only_format_errors(bytes(raw))
+
+
+def _only_format_errors(raw: bytes) -> None:
+    try:
+        meta = LogMeta.from_bytes(raw, where="node")
+    except FormatError:
+        return
+    assert LogMeta.from_bytes(meta.to_bytes(), where="again") == meta
+
+
+@pytest.mark.parametrize("name", ["uid", "newer"])
+def test_half_a_surrogate_is_a_format_error(name: str) -> None:
+    with pytest.raises(FormatError, match="not Unicode"):
+        LogMeta.from_bytes(with_fields(NEW, **{name: "\ud800"}), where="node")
+
+
+def test_deep_nesting_is_a_format_error() -> None:
+    with pytest.raises(FormatError):
+        LogMeta.from_bytes(b"[" * 100_000, where="node")
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        (Segment(2, 5, 1), Segment(1, 6, 1)),
+        (Segment(1, 6, 1), Segment(2, 5, 1)),
+        (Segment(1, 5, 1), Segment(2, 6, 1, sealed(0, 1))),
+    ],
+)
+def test_segments_out_of_order_are_refused(segments: tuple[Segment, ...]) -> None:
+    raw = dataclasses.replace(NEW, segments=segments).to_bytes()
+    with pytest.raises(FormatError):
+        LogMeta.from_bytes(raw, where="node")
+
+
+def test_a_page_with_an_open_segment_is_refused() -> None:
+    with pytest.raises(FormatError, match="sealed segments only"):
+        page_from_bytes(page_to_bytes((Segment(1, 5, 1),)), where="page")
+
+
+def test_a_node_has_a_largest_size() -> None:
+    with pytest.raises(TooLarge):
+        dataclasses.replace(NEW, hand_over="x" * limits.META_NODE_BYTES_MAX).to_bytes()
+
+
+# --- lawful changes
+
+
+def test_a_listed_ledger_exceeds_every_one_before() -> None:
+    """DL-13."""
+    meta = NEW.listed(5)
+    for ledger_id in (5, 4, -1):
+        with pytest.raises(Broken, match="only grow"):
+            meta.listed(ledger_id)
+
+
+def test_at_most_two_segments_are_unsealed() -> None:
+    """DL-32: a takeover recovers two, so a third one would be lost."""
+    with pytest.raises(Broken, match="at most two"):
+        NEW.listed(0).listed(1).listed(2)
+
+
+def test_segments_are_sealed_in_order_and_seqs_have_no_gap() -> None:
+    meta = NEW.listed(0).listed(1)
+    with pytest.raises(Broken, match="in order"):
+        meta.sealed(2, sealed(0, 1))
+    with pytest.raises(Broken, match="no seq is lost"):
+        meta.sealed(1, sealed(1, 2))
+    done = meta.sealed(1, sealed(0, 4)).sealed(2, sealed(4, 4, last_entry=1))
+    assert done.end == End(2, 1, 1, 4, 20)
+    with pytest.raises(Broken):
+        done.sealed(2, sealed(4, 4))
+
+
+def test_a_dropped_number_is_burnt_and_its_ledger_doomed() -> None:
+    meta = NEW.listed(3).dropped(1, 50).listed(4)
+    assert [segment.number for segment in meta.segments] == [2]
+    assert meta.deleting == (Doomed(3, 50),)
+    for number in (1, 7):
+        with pytest.raises(Broken, match="unsealed"):
+            meta.dropped(number, 50)
+    with pytest.raises(Broken, match="unsealed"):
+        meta.sealed(2, sealed(0, 0)).dropped(2, 50)
+
+
+def test_only_an_open_log_is_claimed_and_only_a_removed_one_reborn() -> None:
+    removed = NEW.claimed(MARK).listed(5).doomed(9, MARK)
+    assert removed.state is LogState.DELETING
+    assert removed.epoch == 2
+    with pytest.raises(Broken):
+        removed.claimed(MARK)
+    with pytest.raises(Broken, match="holds no ledger"):
+        removed.tombstone()
+    stone = dataclasses.replace(removed, deleting=()).tombstone()
+    reborn = stone.reborn("uid-9", LogOptions())
+    kept = (reborn.epoch, reborn.next_number, reborn.ledger_floor)
+    assert kept == (2, 2, 5)
+    assert reborn.end == End(number=1)
+    with pytest.raises(Broken, match="made anew"):
+        reborn.reborn("uid-10", LogOptions())
+
+
+def test_a_token_owns_an_open_log_only() -> None:
+    meta = NEW.claimed(MARK)
+    assert meta.owned_by("token-a")
+    assert not meta.owned_by("token-b")
+    assert not NEW.owned_by("token-a")
+    assert not meta.doomed(0, MARK).owned_by("token-a")
+
+
+# --- pages
+
+
+def long_list(count: int) -> LogMeta:
+    meta = NEW
+    for number in range(1, count + 1):
+        meta = meta.listed(number * 2).sealed(number, sealed(number - 1, number))
+    return meta
+
+
+def test_paging_begins_at_twice_a_page_and_cuts_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "META_PAGE_SEGMENTS", 3)
+    assert long_list(5).paged() is None
+    meta = long_list(6)
+    cut = meta.paged()
+    assert cut is not None
+    left, ref, moved = cut
+    assert [segment.number for segment in moved] == [1, 2, 3]
+    assert [segment.number for segment in left.segments] == [4, 5, 6]
+    assert ref == PageRef(1, 3, 0, 3, 10, 20, 6)
+    assert left.pages == (ref,)
+    assert page_from_bytes(page_to_bytes(moved), where="page") == moved
+    assert meta.listed(99).paged()[1:] == cut[1:]  # type: ignore[index]
+
+
+def test_what_is_not_sealed_is_not_paged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "META_PAGE_SEGMENTS", 1)
+    assert NEW.listed(1).listed(2).paged() is None
