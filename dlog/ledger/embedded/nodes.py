@@ -124,11 +124,14 @@ class LedgerNodes:
             raise NotFound(f"there is no ledger {ledger_id}", ledger_id=ledger_id) from None
         return _parse(ledger_id, _object(found.value, path), found.version, path)
 
-    async def decide_end(self, ledger_id: int, end: End) -> End:
+    async def decide_end(self, ledger_id: int, end: End, *, seen: Node | None = None) -> End:
         """Close the ledger at `end`, unless it is closed already; where it ends now. `NotFound`. A
-        failure of unknown outcome may be asked again."""
+        failure of unknown outcome may be asked again. `seen`: the node as it was read before; if it
+        changed since, the compare-and-set says so."""
         for attempt in range(META_ATTEMPTS_MAX):
-            node = await self.read(ledger_id, fresh=attempt > 0)
+            if seen is None or attempt > 0:
+                seen = await self.read(ledger_id, fresh=attempt > 0)
+            node = seen
             if node.end is not None:
                 return node.end
             closed = {"bytes": end.bytes, "last_entry": end.last_entry, "offset": end.offset}

@@ -137,7 +137,7 @@ class EmbeddedLedgerStore:
             found = await self._on_thread(lambda: self._find_end(node, words))
             trace.after("recover.scanned")
             trace.before("recover.closed")
-            end = await self._nodes.decide_end(ledger_id, found)
+            end = await self._nodes.decide_end(ledger_id, found, seen=node)
             trace.after("recover.closed")
             words.ring()
         finally:
