@@ -44,12 +44,12 @@ class RecordedWriter:
         self._stage = stage
         self._number = 0
 
-    async def open(self, **options: Any) -> None:
+    async def open(self, *, create: LogOptions = SMALL, **options: Any) -> None:
         began = Event(op=Op.OPEN, phase=Phase.INVOKE, handle=self.handle)
         recorder = self._stage.recorder
         recorder.note(began)
         try:
-            self.writer = await self._stage.client.open_writer(LOG, create=SMALL, **options)
+            self.writer = await self._stage.client.open_writer(LOG, create=create, **options)
         except DlogError as error:
             recorder.end(began, error)
             raise
@@ -210,6 +210,31 @@ class Stage:
         finally:
             await driver.close()
         return segments
+
+    async def survey(self, final: str) -> None:
+        """When all faults are over: open anew, append, read everything twice, resume."""
+        try:
+            await self.look()
+        except NotFound:
+            pass  # whoever should have made the log never came that far
+        writer = await self.open_writer()
+        await writer.append(2)
+        await writer.append_together(3)
+        await writer.append(named=THE_END)
+        await self.look()
+        everything = await self.read(final)
+        await self.read("again", batches=True)
+        middle = everything[len(everything) // 2]
+        await self.read("from-id", start=middle.id, first_seq=middle.seq)
+        await self.read("from-seq", start=middle.seq, first_seq=middle.seq)
+        async with self.client.open_reader(LOG, end=middle.seq) as reader:
+            while await reader.read(max_messages=7):
+                pass
+            position = reader.position
+        assert position.next_seq == middle.seq
+        await self.read("resumed", start=position, first_seq=middle.seq)
+        await writer.close()
+        await self.look()
 
     async def close(self) -> None:
         await self.client.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -13,9 +14,10 @@ import sys
 from pathlib import Path
 
 from dlog.errors import DlogError, Fenced, Timeout, Unavailable
+from dlog.options import LogOptions
 from dlog.testing.children import CrashPoint, arm, pause
 from tests.chaos import planted
-from tests.chaos.actors import LOG, THE_END, VALUE_BYTES, RecordedWriter, Stage
+from tests.chaos.actors import LOG, SMALL, THE_END, VALUE_BYTES, RecordedWriter, Stage
 
 
 def say(*words: object) -> None:
@@ -170,19 +172,37 @@ async def wild(stage: Stage, seed: str, steps: str) -> None:
         await writer.close()
 
 
-async def fill(stage: Stage) -> None:
-    """Appends until the disk is full; when told that there is room again, opens anew."""
-    writer = await stage.open_writer()
+async def fill(stage: Stage, when: str, final: str) -> None:
+    """The disk fills up; then there is room again, and work goes on. The survey is made here, too:
+    nobody else sees this disk."""
+    room = stage.directory / "room"  # given back later
+    writer = await stage.open_writer(create=LogOptions() if when == "append" else SMALL)
+    await writer.append(3)
+    if when != "append":
+        take_all_room(stage.directory / "ballast")
     try:
-        while True:
-            await writer.append_together(4, size=20_000)
+        match when:
+            case "append":
+                while True:
+                    await writer.append_together(4, size=20_000)
+            case "rotation":
+                await writer.writer.rotate(timeout=1)
+            case "takeover":
+                await stage.open_writer(open_timeout_ms=1_000)
     except DlogError as error:
         say("full", type(error).__name__, error.outcome.value, error.message)
-    await hear()
-    again = await stage.open_writer()
-    await again.append(4)
-    await again.close()
+    room.unlink()
+    if when == "rotation":
+        await writer.append(4)
+        await writer.close()
+    await stage.survey(final)
     say("went on")
+
+
+def take_all_room(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 PROGRAMS = {
