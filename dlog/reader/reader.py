@@ -129,8 +129,8 @@ class Reader:
     async def read(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
         """At least one message and up to `max_messages`, as soon as there are any. [] when none
         came within `timeout` seconds (None: waits), or at the end: see `at_tail`."""
-        if max_messages < 1:
-            raise ConfigError(f"max_messages is at least 1, not {max_messages}")
+        if type(max_messages) is not int or max_messages < 1:
+            raise ConfigError(f"max_messages is a number from 1, not {max_messages!r}")
         try:
             async with asyncio.timeout(timeout):
                 await self._fill()

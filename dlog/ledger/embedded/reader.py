@@ -265,13 +265,17 @@ class EmbeddedReader:
         while True:
             at = frame.payload_offset - base
             if not payload_is_whole(frame, buffer, at):
+                if entries:  # first what is good; the next read meets the bad one first
+                    break
                 raise self._corrupt(frame.offset, frame.entry_id)
             entries.append(buffer[at : at + frame.payload_bytes])
             taken_bytes += frame.payload_bytes
             at, offset, entry_id = frame.end_offset - base, frame.end_offset, frame.entry_id + 1
             if entry_id > last_entry or at + FRAME_HEADER_BYTES > len(buffer):
                 break
-            following = self._parse(buffer, at, offset, entry_id)
+            following = parse_frame(buffer, at, offset, self.ledger_id, self._salt)
+            if following is None or following.entry_id != entry_id:
+                break  # likewise
             check(following.previous_offset == frame.offset, "frames are contiguous", following)
             if (
                 taken_bytes + following.payload_bytes > bytes_max
