@@ -148,11 +148,18 @@ class Child:
                 raise AssertionError(f"{self} did not freeze within {patience_s} s")
             time.sleep(_POLL_S)
 
+    @property
+    def is_running(self) -> bool:
+        """Not ended; frozen or not."""
+        return self._process.poll() is None
+
     def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        """Of one that is awake, or gone: nothing happens."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if self.is_running:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait_end(self, patience_s: float = PATIENCE_S) -> int:
@@ -181,6 +188,7 @@ class Children:
     """Starts programs, and leaves none behind: use as a context."""
 
     def __init__(self, errors: Path, *, python_path: Path) -> None:
+        errors.mkdir(parents=True, exist_ok=True)
         self._errors = errors
         self._env = {"PYTHONPATH": os.fspath(python_path)}
         self._running: list[Child] = []

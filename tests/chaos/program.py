@@ -172,6 +172,23 @@ async def wild(stage: Stage, seed: str, steps: str) -> None:
         await writer.close()
 
 
+async def stall(stage: Stage) -> None:
+    """The first ledger's disk hangs; the writer rotates and goes on in the next one. Nothing of
+    that may be acknowledged, since the end of the first ledger is not known."""
+    writer = await stage.open_writer(entry_bytes=VALUE_BYTES)  # each message travels alone
+    await writer.append(2)
+    planted.hang_the_disk()
+    tasks = [asyncio.create_task(writer.append_together(1))]
+    await pause(0)
+    tasks.append(asyncio.create_task(writer.rotate()))
+    while writer.writer._engine.core.current.number == 1:  # the parent's patience is the bound
+        await pause(0.005)
+    tasks.append(asyncio.create_task(writer.append_together(5)))
+    await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+    say("stalled", sum(task.done() for task in tasks))
+    await hear()
+
+
 async def fill(stage: Stage, when: str, final: str) -> None:
     """The disk fills up; then there is room again, and work goes on. The survey is made here, too:
     nobody else sees this disk."""
@@ -207,7 +224,7 @@ def take_all_room(ballast: Path) -> None:
 
 PROGRAMS = {
     program.__name__: program
-    for program in (life, heal, remove, write, idle, opener, race, follow, wild, fill)
+    for program in (life, heal, remove, write, idle, opener, race, follow, wild, stall, fill)
 }
 
 

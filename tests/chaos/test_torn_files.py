@@ -16,11 +16,12 @@ import pytest
 from dlog import aio
 from dlog.errors import Corrupt
 from dlog.ids import MessageId
-from dlog.ledger.embedded.file import FILE_HEADER_BYTES, Frame, parse_frame, salt_of
+from dlog.ledger.embedded.file import Frame
 from dlog.testing.children import CrashPoint
 from dlog.testing.history import Op, Phase
 from tests.chaos.actors import LOG, url_of, value_of
 from tests.chaos.arena import Arena
+from tests.chaos.frames import frames_of, last_ledger_file
 
 pytestmark = [
     pytest.mark.chaos,
@@ -29,7 +30,6 @@ pytestmark = [
 
 VALUE_BYTES = 8
 FRAMES = 2  # at the end of the file
-UID_AT, UID_BYTES = 24, 16  # in a ledger file's header
 
 
 @dataclass
@@ -65,19 +65,8 @@ def wreck(arena: Arena, *, with_unacked: bool) -> Wreck:
     appends = [each for each in arena.events() if each.op is Op.APPEND]
     acked = {each.name: each.id for each in appends if each.phase is Phase.OK}
     asked = [each.name for each in appends if each.phase is Phase.INVOKE]
-    file = max((arena.data / "ledgers").glob("*.ledger"))
+    file = last_ledger_file(arena.data)
     return Wreck(arena.data, file, frames_of(file), acked, asked)
-
-
-def frames_of(path: Path) -> list[Frame]:
-    raw = path.read_bytes()
-    salt = salt_of(raw[UID_AT : UID_AT + UID_BYTES])
-    frames: list[Frame] = []
-    offset = FILE_HEADER_BYTES
-    while (frame := parse_frame(memoryview(raw), offset, offset, int(path.stem), salt)) is not None:
-        frames.append(frame)
-        offset = frame.end_offset
-    return frames
 
 
 Taken = list[tuple[str, MessageId, bytes | None]]
