@@ -111,6 +111,8 @@ class ReaderOptions:
     """Bytes read and not yet taken; the reader rests while there are more."""
 
     def __post_init__(self) -> None:
+        if type(self.follow) is not bool:
+            raise ConfigError(f"follow is True or False, not {self.follow!r}")
         _one_of("on_truncated", self.on_truncated, ("raise", "jump"))
         _in_range("read_run_bytes", self.read_run_bytes, 1, 64 * limits.MIB)
         _in_range("read_ahead_bytes", self.read_ahead_bytes, 1, limits.WINDOW_BYTES_MAX)

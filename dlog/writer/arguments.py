@@ -47,6 +47,8 @@ def as_headers(headers: HeadersArg | None) -> Headers | None:
     if headers is None:
         return None
     items = headers.items() if isinstance(headers, Mapping) else headers
+    if not isinstance(items, Iterable):
+        raise ConfigError("headers are a mapping or (name, bytes) pairs")
     pairs = []
     for pair in items:
         if not (isinstance(pair, tuple) and len(pair) == 2):
@@ -54,6 +56,8 @@ def as_headers(headers: HeadersArg | None) -> Headers | None:
         name, content = pair
         if not isinstance(name, str):
             raise ConfigError(f"a header's name is text, not {type(name).__name__}")
+        if not name.isascii():
+            _check_encodable(name)
         checked = as_bytes(f"the header {name!r}", content)
         if checked is None:
             raise ConfigError(f"the header {name!r} has no content; use b'' for an empty one")
@@ -61,6 +65,13 @@ def as_headers(headers: HeadersArg | None) -> Headers | None:
     if len(pairs) > limits.HEADERS_PER_MESSAGE_MAX:
         raise TooLarge(f"a message has at most {limits.HEADERS_PER_MESSAGE_MAX} headers")
     return tuple(pairs)
+
+
+def _check_encodable(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"a header's name is text that UTF-8 can hold, not {name!r}") from None
 
 
 def as_event_time_us(event_time: EventTime | None) -> int | None:

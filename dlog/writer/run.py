@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from dlog.errors import BufferFull, DlogError, Outcome, Timeout
+from dlog.errors import BufferFull, ConfigError, DlogError, Outcome, Timeout
+from dlog.wire.batch import Headers
 from dlog.writer.arguments import (
     HeadersArg,
     as_bytes,
@@ -19,6 +20,8 @@ from dlog.writer.batcher import MESSAGE_BYTES, Batcher
 from dlog.writer.tickets import IdRun
 
 BLOCK_MESSAGES = 8192  # looked at together
+
+Message = tuple[bytes | None, bytes | None, Headers | None]  # value, key, headers
 
 
 class Run:
@@ -33,10 +36,9 @@ class Run:
     ) -> None:
         self._batcher = batcher
         self._pieces: list[tuple[Batch, int, int]] = []
-        self._values = iter(values)
-        self._others = None
-        if keys is not None or headers is not None:
-            self._others = (_column(keys), _column(headers))
+        self._values = _iterate("values", values)
+        self._keys = None if keys is None else _iterate("keys", keys)
+        self._headers = None if headers is None else _iterate("headers", headers)
         self._block: list[Any] = []
         self._sizes: list[int] | None = None
         self._at = 0
@@ -57,20 +59,40 @@ class Run:
                 return False
 
     def _next_block(self) -> bool:
+        """All of a block is checked before any of it is on its way."""
         block = list(islice(self._values, BLOCK_MESSAGES))
         self._at = 0
         self._sizes = None
-        if self._others is None and set(map(type, block)) <= {bytes}:
+        if self._keys is None and self._headers is None and set(map(type, block)) <= {bytes}:
             self._sizes = [len(value) + MESSAGE_BYTES for value in block if value is not None]
             if block and max(self._sizes) > self._batcher.entry_bytes:
                 refuse_too_large(1, max(self._sizes), 0)
             self._block = block
-        elif self._others is None:
-            self._block = [(value, None, None) for value in block]
         else:
-            keys, headers = self._others
-            self._block = [(value, next(keys, None), next(headers, None)) for value in block]
+            self._block = self._checked(block)
+            for message in self._block:
+                refuse_too_large(1, payload_bytes(*message), len(message[2] or ()))
         return bool(block)
+
+    def _checked(self, values: list[Any]) -> list[Message]:
+        keys = self._column(self._keys, "keys", len(values))
+        headers = self._column(self._headers, "headers", len(values))
+        return [
+            (as_bytes("a value", value), as_bytes("a key", key), as_headers(pairs))
+            for value, key, pairs in zip(values, keys, headers, strict=True)
+        ]
+
+    def _column(self, items: Iterator[Any] | None, what: str, count: int) -> list[Any]:
+        """What belongs to the next `count` values; a block that is not full is the last one."""
+        if items is None:
+            return [None] * count
+        column = list(islice(items, count + 1 if count < BLOCK_MESSAGES else count))
+        if len(column) != count:
+            raise ConfigError(
+                f"append_many needs as many {what} as values",
+                outcome=Outcome.UNKNOWN if self._pieces else Outcome.NOT_HAPPENED,
+            )
+        return column
 
     def _offer_singly(self) -> bool:
         block = self._block
@@ -86,17 +108,15 @@ class Run:
     def _one_batch(self) -> Batch:
         batch = Batch([], 0)
         payload = pairs = 0
-        columns = self._others or (iter(()), iter(()))
-        for value in self._values:
-            checked = as_bytes("a value", value)
-            key, headers = (
-                as_bytes("a key", next(columns[0], None)),
-                as_headers(next(columns[1], None)),
-            )
-            payload += payload_bytes(checked, key, headers)
-            pairs += len(headers or ())
-            batch.append(checked, key, headers, None)
+        while True:
+            values = list(islice(self._values, BLOCK_MESSAGES))
+            for value, key, headers in self._checked(values):
+                payload += payload_bytes(value, key, headers)
+                pairs += len(headers or ())
+                batch.append(value, key, headers, None)
             refuse_too_large(len(batch.values), payload, pairs)
+            if len(values) < BLOCK_MESSAGES:
+                break
         batch.bytes = payload + MESSAGE_BYTES * len(batch.values)
         return batch
 
@@ -129,5 +149,7 @@ class Run:
         return IdRun(self._pieces)
 
 
-def _column(items: Iterable[Any] | None) -> Any:
-    return iter(()) if items is None else iter(items)
+def _iterate(what: str, items: Iterable[Any]) -> Iterator[Any]:
+    if not isinstance(items, Iterable):
+        raise ConfigError(f"append_many takes {what} to iterate over, not {items!r}")
+    return iter(items)
