@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -32,8 +33,8 @@ class Client:
     def open_writer(self, name: str, *, create: bool | LogOptions = True, **options: Any) -> Writer:
         """Become the one writer of a log; an older one is fenced (see `takeover`). A log that is
         not there is made, with `create` as its options, unless that is False."""
-        opening = self._inner.open_writer(name, create=create, **options)
-        return Writer(self._portal.run(_opened(opening)), self._portal)
+        opening = _opened(self._inner.open_writer, name, create=create, **options)
+        return Writer(self._portal.run(opening), self._portal)
 
     def open_reader(
         self, name: str, *, start: Start = "earliest", end: Start | None = None, **options: Any
@@ -41,8 +42,8 @@ class Client:
         """Read a log from `start`: "earliest", "latest", a MessageId, a Position, a seq or an aware
         datetime; to `end` (exclusive), by default to the tail seen now, or on and on with
         `follow`."""
-        opening = self._inner.open_reader(name, start=start, end=end, **options)
-        return Reader(self._portal.run(_opened(opening)), self._portal)
+        opening = _opened(self._inner.open_reader, name, start=start, end=end, **options)
+        return Reader(self._portal.run(opening), self._portal)
 
     def close(self) -> None:
         """Closes what this client opened and is still open. Idempotent."""
@@ -114,8 +115,8 @@ class Admin:
         self._portal.run(self._inner.remove(name))
 
 
-async def _opened(opening: Any) -> Any:
-    return await opening
+async def _opened(verb: Callable[..., Any], name: str, **options: Any) -> Any:
+    return await verb(name, **options)
 
 
 def connect(url: str | None = None, **client_options: Any) -> Client:
