@@ -1,0 +1,228 @@
+"""The batcher: when messages gather, when the loop is woken, how the window makes callers wait in
+turn, and that nobody is left behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog import limits
+from dlog.clock import SYSTEM_CLOCK
+from dlog.errors import ConfigError, Outcome, Timeout, TooLarge, WriterClosed
+from dlog.writer.batch import Batch
+from dlog.writer.batcher import MESSAGE_BYTES, Batcher
+
+DEADLINE_S = 10.0
+
+
+class Scene:
+    def __init__(self, *, entry_bytes: int = 100, window_bytes: int = 300) -> None:
+        self.wakes = 0
+        self.batcher = Batcher(
+            entry_bytes=entry_bytes, window_bytes=window_bytes, wake_loop=self._wake
+        )
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def fill(self) -> int:
+        """Offer messages of 100 counted bytes until the window is full; how many it took."""
+        taken = 0
+        while self.batcher.offer(b"x" * (100 - MESSAGE_BYTES)) is not None:
+            taken += 1
+        return taken
+
+    def take_all(self) -> list[Batch]:
+        batches = []
+        while (batch := self.batcher.take(partial=True)) is not None:
+            batches.append(batch)
+        return batches
+
+
+def test_an_idle_loop_is_woken_once() -> None:
+    scene = Scene()
+    for _ in range(3):
+        scene.batcher.offer(b"a")
+    assert scene.wakes == 1
+    assert scene.batcher.take(partial=True) is not None
+    scene.batcher.offer(b"b")
+    assert scene.wakes == 2
+
+
+def test_a_busy_loop_is_woken_by_a_full_batch_only() -> None:
+    scene = Scene()
+    assert scene.batcher.set_hungry(False) is False
+    scene.batcher.offer(b"a" * 40)
+    assert scene.wakes == 0
+    assert scene.batcher.take(partial=False) is None
+    scene.batcher.offer(b"b" * 60)
+    assert scene.wakes == 1
+    batch = scene.batcher.take(partial=False)
+    assert batch is not None
+    assert batch.values == [b"a" * 40]
+
+
+def test_turning_hungry_tells_what_is_here_already() -> None:
+    scene = Scene()
+    scene.batcher.set_hungry(False)
+    scene.batcher.offer(b"a")
+    assert scene.batcher.set_hungry(True) is True
+
+
+def test_the_window_refuses_and_a_release_makes_room() -> None:
+    """I25: about one batch more than the window at most."""
+    scene = Scene()
+    taken = scene.fill()
+    assert 3 <= taken <= 4
+    batches = scene.take_all()
+    assert scene.batcher.offer(b"x" * 84) is not None
+    assert scene.batcher.offer(b"x" * 84) is None
+    scene.batcher.release(batches[0].bytes + batches[1].bytes)
+    assert scene.batcher.offer(b"x" * 84) is not None
+
+
+def test_waiters_come_in_turn_one_at_a_time() -> None:
+    scene = Scene()
+    scene.fill()
+    order: list[str] = []
+    for name in ("first", "second", "third"):
+        scene.batcher.call_when_room(lambda name=name: order.append(name))
+    batches = scene.take_all()
+    assert order == []
+    scene.batcher.release(batches[0].bytes)
+    assert order == ["first"]
+    scene.batcher.passed_on()
+    assert order == ["first", "second"]
+
+
+def test_a_waiter_that_gave_up_passes_its_turn_on() -> None:
+    scene = Scene()
+    scene.fill()
+    order: list[str] = []
+
+    def first() -> None:
+        order.append("first")
+
+    scene.batcher.call_when_room(first)
+    scene.batcher.call_when_room(lambda: order.append("second"))
+    batches = scene.take_all()
+    scene.batcher.release(batches[0].bytes)
+    scene.batcher.forget_waiter(first)  # it was woken, and does not come
+    assert order == ["first", "second"]
+
+
+def test_a_wait_that_times_out_leaves_no_waiter() -> None:
+    scene = Scene()
+    scene.fill()
+    with pytest.raises(Timeout) as raised:
+        scene.batcher.wait_room(SYSTEM_CLOCK.monotonic_s())
+    assert raised.value.outcome is Outcome.NOT_HAPPENED
+    assert not scene.batcher._waiting
+
+
+def test_closing_wakes_everybody_and_refuses_from_then_on() -> None:
+    scene = Scene()
+    scene.fill()
+    woken: list[int] = []
+    for i in range(3):
+        scene.batcher.call_when_room(lambda i=i: woken.append(i))
+    scene.batcher.close(WriterClosed("closed"))
+    assert woken == [0, 1, 2]
+    with pytest.raises(WriterClosed):
+        scene.batcher.offer(b"a")
+    with pytest.raises(WriterClosed):
+        scene.batcher.offer_whole(Batch([b"a"], 1))
+    assert scene.take_all(), "what was taken by now still goes out"
+
+
+def test_refusing_returns_what_was_not_taken() -> None:
+    scene = Scene()
+    ticket = scene.batcher.offer(b"a")
+    left = scene.batcher.refuse(WriterClosed("gone"))
+    assert [batch.values for batch in left] == [[b"a"]]
+    assert ticket is not None
+    assert not ticket.done
+    assert scene.batcher.pending == []
+
+
+def test_an_atomic_run_is_an_entry_of_its_own() -> None:
+    scene = Scene()
+    scene.batcher.offer(b"before")
+    assert scene.batcher.offer_whole(Batch([b"x", b"y"], 40))
+    scene.batcher.offer(b"after")
+    assert [b.values for b in scene.take_all()] == [[b"before"], [b"x", b"y"], [b"after"]]
+
+
+def test_a_message_larger_than_an_entry_travels_alone() -> None:
+    scene = Scene(window_bytes=1000)
+    scene.batcher.offer(b"a")
+    scene.batcher.offer(b"b" * 500)
+    scene.batcher.offer(b"c")
+    assert [len(b.values) for b in scene.take_all()] == [1, 1, 1]
+
+
+def test_a_message_larger_than_any_entry_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        Scene().batcher.offer(b"x" * limits.LEDGER_ENTRY_BYTES_MAX)
+
+
+@pytest.mark.parametrize("value", ["text", 7, [b"a"]])
+def test_other_values_are_refused(value: object) -> None:
+    with pytest.raises(ConfigError):
+        Scene().batcher.offer(value)  # type: ignore[arg-type]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 120), max_size=40),
+    entry_bytes=st.integers(20, 200),
+    at_once=st.booleans(),
+)
+def test_every_message_goes_out_once_and_in_order(
+    sizes: list[int], entry_bytes: int, at_once: bool
+) -> None:
+    scene = Scene(entry_bytes=entry_bytes, window_bytes=1 << 20)
+    values = [bytes([i % 256]) * size for i, size in enumerate(sizes)]
+    pieces: list[tuple[Batch, int, int]] = []
+    if at_once:
+        counted = [len(value) + MESSAGE_BYTES for value in values]
+        assert scene.batcher.offer_run(values, counted, 0, pieces) == len(values)
+        named = [batch.values[i + k] for batch, i, count in pieces for k in range(count)]
+        assert named == values
+    else:
+        for value in values:
+            assert scene.batcher.offer(value) is not None
+    batches = scene.take_all()
+    assert [value for batch in batches for value in batch.values] == values
+    for batch in batches:
+        assert batch.bytes <= entry_bytes or len(batch.values) == 1
+        assert batch.bytes == sum(len(v or b"") + MESSAGE_BYTES for v in batch.values)
+
+
+def test_many_threads_lose_nothing() -> None:
+    scene = Scene(entry_bytes=200, window_bytes=1000)
+    per_thread, threads = 200, 4
+    out: list[bytes | None] = []
+
+    def produce(name: int) -> None:
+        for i in range(per_thread):
+            while scene.batcher.offer(b"%d:%d" % (name, i)) is None:
+                scene.batcher.wait_room(SYSTEM_CLOCK.monotonic_s() + DEADLINE_S)
+            scene.batcher.passed_on()
+
+    workers = [threading.Thread(target=produce, args=(name,)) for name in range(threads)]
+    for worker in workers:
+        worker.start()
+    ends_s = SYSTEM_CLOCK.monotonic_s() + DEADLINE_S
+    while len(out) < per_thread * threads and SYSTEM_CLOCK.monotonic_s() < ends_s:
+        for batch in scene.take_all():
+            out += batch.values
+            scene.batcher.release(batch.bytes)
+    for worker in workers:
+        worker.join(DEADLINE_S)
+    assert len(out) == per_thread * threads
+    for name in range(threads):
+        mine = [value for value in out if value is not None and value.startswith(b"%d:" % name)]
+        assert mine == [b"%d:%d" % (name, i) for i in range(per_thread)]
