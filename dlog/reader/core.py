@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from dlog import trace
 from dlog.effects import Deliver, LastReadable, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
 from dlog.errors import Corrupt, DlogError, NotFound, Truncated
+from dlog.meta.log_meta import Segment
 from dlog.options import ReaderOptions
 from dlog.reader.message import MessageBatch
 from dlog.reader.places import (
@@ -127,11 +128,20 @@ class ReaderCore:
                 if segment.number != place.number:
                     self._begin(entered)
                 return entered
-            yield WaitPast(segment.ledger_id, SEAM_ENTRY - 1, WAIT_MS, view.path)
+            yield from self._wait_to_enter(segment)
         else:
             yield WaitNode(view.path, WAIT_MS)
         yield from view.refresh()
         return None
+
+    def _wait_to_enter(self, segment: Segment) -> Procedure[None]:
+        """For its seam while that may come, and for the list: a takeover may drop it. A ledger that
+        has its seam, or never will, has nothing to wait for: it would answer at once, for ever."""
+        info = yield LookAtLedger(segment.ledger_id)
+        if info.closed is None and (yield LastReadable(segment.ledger_id)) < SEAM_ENTRY:
+            yield WaitPast(segment.ledger_id, SEAM_ENTRY - 1, WAIT_MS, self.view.path)
+        else:
+            yield WaitNode(self.view.path, WAIT_MS)
 
     def _begin(self, entered: Entered) -> None:
         """At the first entry of a segment that follows ours, or that is the first there is."""
@@ -247,7 +257,7 @@ class ReaderCore:
             return False
         into = yield from view.enter(following)
         if into is None:
-            yield WaitPast(following.ledger_id, SEAM_ENTRY - 1, WAIT_MS, view.path)
+            yield from self._wait_to_enter(following)
             return False
         self._begin(into)
         trace.after("read.crossed")
