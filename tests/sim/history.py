@@ -229,7 +229,7 @@ class History:
 
 
 @contextlib.contextmanager
-def _settings(world: World) -> Iterator[None]:
+def settings(world: World) -> Iterator[None]:
     """Small pages, so that short histories have some; quiet loggers, since losing is the topic."""
     logger = logging.getLogger("dlog")
     count, level, decoder = limits.META_PAGE_SEGMENTS, logger.level, LogMeta.from_bytes
@@ -269,7 +269,7 @@ def run_history(seed: int, *, noted: bool = False, **weather: Any) -> World:
     """Raises `Violation`, saying how to repeat it. `weather` fixes options instead of drawing
     them."""
     world = new_world(seed, noted=noted, **weather)
-    with _settings(world):
+    with settings(world):
         try:
             History(world).run()
         except Exception as error:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.clients import Answered, SimClient
 
 RECOVERY_MS = 3.0
+HELD_MS = 10.0  # how often a held entry tries again
 
 
 class LedgerAudit(Protocol):
@@ -29,7 +30,17 @@ class LedgerAudit(Protocol):
 
 
 class SimLedger:
-    __slots__ = ("closed", "committed", "deleted", "fenced", "id", "published", "spec", "stored")
+    __slots__ = (
+        "closed",
+        "committed",
+        "deleted",
+        "fenced",
+        "held",
+        "id",
+        "published",
+        "spec",
+        "stored",
+    )
 
     def __init__(self, ledger_id: int, spec: LedgerSpec) -> None:
         self.id = ledger_id
@@ -38,6 +49,7 @@ class SimLedger:
         self.committed = -1
         self.published = -1
         self.fenced = False
+        self.held = False  # scenarios: nothing reaches its quorum meanwhile
         self.closed: ClosedLedger | None = None
         self.deleted = False
 
@@ -340,6 +352,9 @@ class SimAppender:
             return
         if not ledger.takes_entries:
             self._fail(Fenced(f"ledger {ledger.id} is fenced", ledger_id=ledger.id))
+            return
+        if ledger.held:
+            self._world.after(HELD_MS, lambda: self._commit(entry_id, carried))
             return
         ledger.committed = entry_id
         self._publish_at_store(carried)

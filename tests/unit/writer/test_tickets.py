@@ -162,13 +162,21 @@ def test_a_run_goes_in_as_far_as_there_is_room_and_then_goes_on() -> None:
 
 def test_keys_and_headers_go_with_their_values() -> None:
     batcher = batcher_of()
-    run = Run(batcher, [b"a", b"b"], [b"k"], [{"h": b"1"}, None], atomic=False)
+    run = Run(batcher, [b"a", b"b"], [b"k", None], [{"h": b"1"}, None], atomic=False)
     assert run.step()
     batch = batcher.take(partial=True)
     assert batch is not None
     batch.pad_columns()
     assert (batch.values, batch.keys) == ([b"a", b"b"], [b"k", None])
     assert batch.headers == [(("h", b"1"),), None]
+
+
+@pytest.mark.parametrize("keys", [[b"k"], [b"k"] * 3])
+def test_there_are_as_many_keys_as_values(keys: list[bytes]) -> None:
+    batcher = batcher_of()
+    with pytest.raises(ConfigError, match="as many keys as values"):
+        Run(batcher, [b"a", b"b"], keys, None, atomic=False).step()
+    assert batcher.pending == []
 
 
 def test_an_atomic_run_is_one_batch_or_refused() -> None:

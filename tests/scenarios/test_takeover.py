@@ -1,0 +1,230 @@
+"""Taking a log over: who may write, what is kept of the one before, and what becomes of him
+(log-protocol §3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlog.errors import Conflict, Corrupt, Fenced, Timeout
+from dlog.meta.log_meta import LogMeta
+from dlog.writer.core import WriterState
+from tests.scenarios.stage import LAYOUT, NAME, Stage
+
+
+def test_a_new_log_begins_with_ledger_and_last_minus_one() -> None:
+    """DL-10, DL-32 with a list of length 0: `end` of a new log is (0, −1, −1, 0)."""
+    stage = Stage()
+    writer = stage.opened("w")
+    assert writer.core is not None
+    assert writer.core.epoch == 1
+    assert writer.core.current.predecessor == (-1, -1)
+
+
+def test_a_frozen_writer_learns_who_won_and_never_comes_back() -> None:
+    """DL-05, DL-26, DL-30, DL-31: "An old writer yields for good … and reports who won"."""
+    stage = Stage()
+    old = stage.opened("old")
+    old.submit(1)
+    stage.go_on()
+    old.freeze()
+    new = stage.opened("new")
+    new.submit(1)
+    old.thaw()
+    old.submit(1)
+    stage.go_on()
+    assert old.core is not None
+    assert old.core.state is WriterState.DEAD
+    assert isinstance(old.core.error, Fenced)
+    assert old.core.error.winner is not None
+    assert (old.core.error.winner.name, old.core.error.epoch) == ("new", 2)
+    assert stage.outcomes(old) == ["acked", "unknown"]
+    new.close()
+    stage.go_on()
+    assert stage.read() == [b"old.0", b"new.0"]
+
+
+def test_messages_nobody_sent_are_refused_for_certain() -> None:
+    """I24: what was sent is unknown, what still waited for the window has not happened."""
+    stage = Stage(window_entries=1)
+    old = stage.opened("old")
+    old.freeze()
+    new = stage.opened("new")
+    old.thaw()
+    for _ in range(3):
+        old.submit(1)
+    stage.go_on()
+    assert stage.outcomes(old) == ["unknown", "not_happened", "not_happened"]
+    new.close()
+    stage.go_on()
+    assert stage.read() == []
+
+
+def test_both_of_the_last_two_segments_are_fenced_and_recovered() -> None:
+    """DL-32: a writer that died between listing the next ledger and closing the old one."""
+    stage = Stage(store_ms=5.0)
+    old = stage.opened("old")
+    old.submit(1)
+    old.ask_rotation()
+    stage.until(lambda: len(stage.log.unsealed) == 2)
+    old.crash()
+    first, second = (stage.ledger(segment) for segment in stage.log.segments)
+    stage.opened("new")
+    assert first.fenced
+    assert second.fenced
+    assert first.closed is not None
+    assert second.closed is not None
+
+
+def test_nothing_is_decided_before_all_are_closed() -> None:
+    """Rule: "4. Decide the end, only once all of them are CLOSED †": while one ledger cannot be
+    recovered, the list stays as it was claimed."""
+    stage = Stage(store_ms=5.0)
+    old = stage.opened("old")
+    old.submit(1)
+    old.ask_rotation()
+    stage.until(lambda: len(stage.log.unsealed) == 2)
+    old.crash()
+    new = stage.writer("new")
+    stage.until(lambda: stage.log.epoch == 2)
+    while any(stage.ledger(s).closed is None for s in stage.log.unsealed):
+        assert [s.number for s in stage.log.unsealed] == [1, 2]
+        stage.go_on(0.2)
+    stage.until(lambda: new.handle is not None)
+
+
+def test_a_segment_whose_predecessor_was_cut_is_dropped() -> None:
+    """Rule: "`predecessor_last` > base's last → drop it: nothing in it was acknowledged" (H3, I4b): its
+    messages would otherwise stand without the earlier ones of the same writer."""
+    stage = Stage()
+    old = stage.opened("old")
+    old.submit(1)
+    stage.go_on(100)
+    stage.newest().held = True
+    old.submit(1)  # reaches no quorum
+    old.ask_rotation()
+    stage.until(lambda: len(stage.log.unsealed) == 2)
+    stage.go_on(50)
+    first, second = (stage.ledger(segment) for segment in stage.log.segments)
+    old.crash()
+    stage.close_by_a_stranger(first, first.committed)
+    stage.close_by_a_stranger(second)
+    new = stage.opened("new")
+    assert [segment.number for segment in stage.log.segments] == [1, 3]
+    assert second.id in [doomed.ledger_id for doomed in stage.log.deleting]
+    new.close()
+    stage.go_on()
+    assert stage.read() == [b"old.0"]
+
+
+def test_a_segment_is_kept_behind_one_that_got_no_seam() -> None:
+    """Rule: "last entry < 1 (no seam survived) → drop it"; the next one is judged by the same base †.
+    The list that a healing writer leaves when it dies before it could tell: an empty segment, and
+    behind it one that names the predecessor of the empty one."""
+    stage = Stage()
+    writer = stage.writer("w")
+    stage.until(lambda: stage.oracle.now is not None)
+    empty = stage.newest()
+    stage.close_by_a_stranger(empty, 0)
+    stage.until(lambda: len(stage.log.unsealed) == 2)
+    listed = stage.log
+    stage.until(lambda: writer.handle is not None)
+    writer.crash()
+    stage.meta._set(LAYOUT.log(NAME), listed.to_bytes())
+    new = stage.opened("new")
+    assert [segment.number for segment in stage.log.segments] == [2, 3]
+    assert stage.log.end.number == 2
+    new.close()
+    stage.go_on()
+    assert stage.read() == []
+
+
+def test_a_listed_ledger_that_is_gone_is_corrupt_if_the_log_is_still_ours() -> None:
+    """Rule: "If a listed ledger is gone, re-read: another token → lost; still ours → `Corrupt` †"."""
+    stage = Stage()
+    old = stage.opened("old")
+    old.crash()
+    stage.newest().deleted = True
+    new = stage.writer("new")
+    stage.until(lambda: new.error is not None)
+    assert isinstance(new.error, Corrupt)
+
+
+def test_a_late_create_is_not_taken_for_the_later_one() -> None:
+    """DL-33: an unknown reply is resolved by our token *and* our ledger. An earlier try of the same
+    opener may arrive late, and then the list holds that try's ledger."""
+    stage = Stage(meta_late=1.0)
+    writer = stage.writer("w")
+    stage.until(lambda: stage.oracle.now is not None)
+    stage.world.weather.meta_late = 0.0
+    stage.until(lambda: writer.handle is not None)
+    assert writer.core is not None
+    listed = {segment.ledger_id for segment in stage.log.segments}
+    assert writer.core.current.ledger_id in listed
+
+
+@pytest.mark.parametrize(("policy", "error"), [("never", Conflict), ("if_dead", Conflict)])
+def test_a_policy_may_refuse_to_fence_the_living(policy: str, error: type[Exception]) -> None:
+    stage = Stage()
+    stage.opened("here")
+    stage.go_on()
+    other = stage.writer("other", policy=policy)
+    stage.until(lambda: other.error is not None)
+    assert isinstance(other.error, error)
+    assert stage.log.epoch == 1
+
+
+def test_waiting_ends_when_the_other_leaves() -> None:
+    stage = Stage()
+    here = stage.opened("here")
+    stage.go_on()
+    other = stage.writer("other", policy="wait")
+    stage.go_on(5_000)
+    assert other.handle is None
+    here.close()
+    stage.until(lambda: other.handle is not None)
+
+
+def test_one_round_has_one_winner() -> None:
+    """DL-04, DL-27: four openers at once; each epoch is given once, the last one writes."""
+    stage = Stage()
+    openers = [stage.writer(f"w{i}") for i in range(4)]
+    stage.until(lambda: all(each.handle or each.error for each in openers))
+    stage.go_on()
+    for each in openers:
+        if each.takes_messages:
+            each.submit(1)
+    stage.go_on()
+    writing = [each for each in openers if each.handle and stage.outcomes(each) == ["acked"]]
+    assert len(writing) == 1
+    assert stage.log.writer is not None
+    assert stage.log.writer.name == writing[0].name
+
+
+def test_a_log_handed_over_is_opened_without_fencing() -> None:
+    """Rule: "An opener that finds every segment sealed may merge claim and commit into one
+    compare-and-set"."""
+    stage = Stage()
+    first = stage.opened("first")
+    first.submit(2)
+    first.close(to="second")
+    stage.until(lambda: first.is_closed)
+    assert stage.log.hand_over == "second"
+    assert not stage.log.unsealed
+    second = stage.opened("second")
+    assert stage.world.points["takeover.claimed"] == 0
+    second.submit(1)
+    second.close()
+    stage.go_on()
+    assert stage.read() == [b"first.0", b"first.1", b"second.0"]
+
+
+def test_an_opener_whose_claim_is_overtaken_is_fenced_or_tries_again() -> None:
+    """Rule: "Conflict and unknown as in §2.2: a re-read that shows another token means somebody claimed
+    after us; we are lost"."""
+    stage = Stage()
+    stage.opened("old").crash()
+    slow, fast = stage.writer("slow"), stage.writer("fast")
+    stage.until(lambda: all(each.handle or each.error for each in (slow, fast)))
+    for each in (slow, fast):
+        assert each.handle is not None or isinstance(each.error, (Fenced, Timeout))
+    assert isinstance(stage.log, LogMeta)
