@@ -234,6 +234,8 @@ def _open_file(url: uri.Url, *, create: bool) -> Stores:
     from dlog.meta.sqlite import DATABASE_NAME, SqliteMetaStore
 
     directory = Path(url.place)
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is no directory", path=str(directory))
     if not create and not (directory / DATABASE_NAME).exists():
         raise NotFound(f"no logs are kept at {url}", path=str(directory))
     try:
@@ -241,7 +243,7 @@ def _open_file(url: uri.Url, *, create: bool) -> Stores:
     except PermissionError as error:
         raise AuthError(f"no permission to make {directory}", path=str(directory)) from error
     except OSError as error:
-        raise Unavailable(f"{directory} is no directory: {error}", path=str(directory)) from error
+        raise Unavailable(f"cannot make {directory}: {error}", path=str(directory)) from error
     meta = SqliteMetaStore(directory, timeout_ms=url.options.meta_timeout_ms)
     return Stores(meta, EmbeddedLedgerStore(directory, meta), Layout(), SYSTEM_CLOCK, SYSTEM_CHANCE)
 

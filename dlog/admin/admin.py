@@ -91,9 +91,10 @@ class Admin:
         )
 
     async def _look(self, name: str, look: Callable[[SegmentView], Procedure[Found]]) -> Found:
+        check_log_name(name)
         stores = await self._get_stores(False)
         driver = ReaderDriver(stores)
         try:
-            return await driver.run(look(SegmentView(check_log_name(name), stores.layout)))
+            return await driver.run(look(SegmentView(name, stores.layout)))
         finally:
             await driver.close()

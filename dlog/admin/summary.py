@@ -10,7 +10,8 @@ from dlog.ids import MessageId
 
 @dataclass(frozen=True, slots=True)
 class WriterSummary:
-    """Who was the writer last; whether that process still lives nobody can know from here."""
+    """Who holds the log, or did not get to leave it: whether that process still lives nobody can
+    know from here."""
 
     name: str
     token: str

@@ -177,7 +177,7 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
         if error.outcome is not Outcome.UNKNOWN:
             raise
         # Whether it was listed only the node can say; a ledger that may be listed is never deleted.
-        # Our token is not proof enough: an earlier try of ours may have arrived late, with its ledger.
+        # Our token alone is no proof: an earlier try of ours may have come late, with its ledger.
         now = yield from _find_ours(opening)
         if now is None or not _is_ours(opening, now.meta, ledger_id):
             return None
