@@ -242,6 +242,8 @@ def _open_file(url: uri.Url, *, create: bool) -> Stores:
         directory.mkdir(parents=True, exist_ok=True)
     except PermissionError as error:
         raise AuthError(f"no permission to make {directory}", path=str(directory)) from error
+    except NotADirectoryError as error:
+        raise ConfigError(f"{directory} is below a file", path=str(directory)) from error
     except OSError as error:
         raise Unavailable(f"cannot make {directory}: {error}", path=str(directory)) from error
     meta = SqliteMetaStore(directory, timeout_ms=url.options.meta_timeout_ms)
