@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dlog.errors import Outcome
+from dlog.errors import Fenced, Outcome
 from dlog.writer.core import WriterState
 from tests.scenarios.stage import Stage
 
@@ -87,8 +87,8 @@ def test_a_ledger_at_or_below_the_floor_is_never_listed() -> None:
 
 
 def test_an_unknown_listing_is_looked_for_and_sent_again() -> None:
-    """Rule: "An unknown reply at an unchanged version is repeated with the same change, never taken as
-    'not applied' †"."""
+    """Rule: "An unknown reply at an unchanged version is repeated with the same change, never
+    taken as 'not applied' †"."""
     stage = Stage()
     writer = stage.opened("w")
     writer.submit(1)
@@ -139,8 +139,8 @@ def test_a_ledger_closed_by_a_stranger_is_replaced_and_nothing_is_lost() -> None
 
 
 def test_readers_get_past_a_segment_that_was_closed_before_its_seam() -> None:
-    """Rule: "The same heals an idle successor that a foreign recoverer closed before the switch: take
-    another ledger." The list drops the empty one before anything behind it is acknowledged."""
+    """Rule: "The same heals an idle successor that a foreign recoverer closed before the switch:
+    take another ledger." The list drops the empty one before anything behind it is acknowledged."""
     stage = Stage()
     writer = stage.writer("w")
     stage.until(lambda: stage.oracle.now is not None)
@@ -164,10 +164,11 @@ def test_a_failure_that_a_close_made_good_needs_no_healing() -> None:
     writer.ask_rotation()
     stage.until(lambda: len(stage.log.segments) == 2)
     old = stage.ledger(stage.log.segments[0])
+    stage.until(lambda: stage.world.points["rotate.closed"] == 1)  # our close is on its way
     stage.close_by_a_stranger(old)
+    writer.on_failed(old.id, Fenced("the ledger is fenced", ledger_id=old.id))
+    stage.go_on()
     assert writer.core is not None
-    writer.appenders[old.id].publish()  # is told of the fence
-    stage.until(lambda: stage.world.marks["rotated"] >= 1 or stage.world.marks["healed"] >= 1)
     writer.submit(1)
     stage.go_on()
     assert writer.core.state is WriterState.OPEN
@@ -175,8 +176,8 @@ def test_a_failure_that_a_close_made_good_needs_no_healing() -> None:
 
 
 def test_a_seam_that_names_more_than_was_kept_ends_the_handle() -> None:
-    """Rule: "If the successor already has a seam naming more than `e`, the handle is lost, with outcome
-    unknown"."""
+    """Rule: "If the successor already has a seam naming more than `e`, the handle is lost, with
+    outcome unknown"."""
     stage = Stage()
     writer = stage.opened("w")
     stage.newest().held = True
@@ -196,8 +197,8 @@ def test_a_seam_that_names_more_than_was_kept_ends_the_handle() -> None:
 
 
 def test_an_idle_old_ledger_is_published_though_the_pipe_is_not_idle() -> None:
-    """Rule: "the explicit LAC is sent when *that ledger* is idle, not when the whole pipe is (a deadlock
-    otherwise †)"."""
+    """Rule: "the explicit LAC is sent when *that ledger* is idle, not when the whole pipe is (a
+    deadlock otherwise †)"."""
     stage = Stage(store_ms=2.0)
     writer = stage.opened("w")
     writer.submit(1)

@@ -93,8 +93,8 @@ def test_nothing_is_decided_before_all_are_closed() -> None:
 
 
 def test_a_segment_whose_predecessor_was_cut_is_dropped() -> None:
-    """Rule: "`predecessor_last` > base's last → drop it: nothing in it was acknowledged" (H3, I4b): its
-    messages would otherwise stand without the earlier ones of the same writer."""
+    """Rule: "`predecessor_last` > base's last → drop it: nothing in it was acknowledged" (H3, I4b):
+    its messages would otherwise stand without the earlier ones of the same writer."""
     stage = Stage()
     old = stage.opened("old")
     old.submit(1)
@@ -117,9 +117,9 @@ def test_a_segment_whose_predecessor_was_cut_is_dropped() -> None:
 
 
 def test_a_segment_is_kept_behind_one_that_got_no_seam() -> None:
-    """Rule: "last entry < 1 (no seam survived) → drop it"; the next one is judged by the same base †.
-    The list that a healing writer leaves when it dies before it could tell: an empty segment, and
-    behind it one that names the predecessor of the empty one."""
+    """Rule: "last entry < 1 (no seam survived) → drop it"; the next is judged by the same base †.
+    A healing writer that dies before it could tell leaves such a list: an empty segment, and behind
+    it one that names the predecessor of the empty one."""
     stage = Stage()
     writer = stage.writer("w")
     stage.until(lambda: stage.oracle.now is not None)
@@ -139,7 +139,8 @@ def test_a_segment_is_kept_behind_one_that_got_no_seam() -> None:
 
 
 def test_a_listed_ledger_that_is_gone_is_corrupt_if_the_log_is_still_ours() -> None:
-    """Rule: "If a listed ledger is gone, re-read: another token → lost; still ours → `Corrupt` †"."""
+    """Rule: "If a listed ledger is gone, re-read: another token → lost; still ours → `Corrupt`
+    †"."""
     stage = Stage()
     old = stage.opened("old")
     old.crash()
@@ -152,14 +153,15 @@ def test_a_listed_ledger_that_is_gone_is_corrupt_if_the_log_is_still_ours() -> N
 def test_a_late_create_is_not_taken_for_the_later_one() -> None:
     """DL-33: an unknown reply is resolved by our token *and* our ledger. An earlier try of the same
     opener may arrive late, and then the list holds that try's ledger."""
-    stage = Stage(meta_late=1.0)
-    writer = stage.writer("w")
-    stage.until(lambda: stage.oracle.now is not None)
-    stage.world.weather.meta_late = 0.0
-    stage.until(lambda: writer.handle is not None)
-    assert writer.core is not None
-    listed = {segment.ledger_id for segment in stage.log.segments}
-    assert writer.core.current.ledger_id in listed
+    for seed in range(30):
+        stage = Stage(seed, meta_late=1.0)
+        writer = stage.writer("w")
+        stage.until(lambda stage=stage: stage.oracle.now is not None)
+        stage.world.weather.meta_late = 0.0
+        stage.until(lambda writer=writer: writer.handle is not None)
+        assert writer.core is not None
+        listed = {segment.ledger_id for segment in stage.log.segments}
+        assert writer.core.current.ledger_id in listed
 
 
 @pytest.mark.parametrize(("policy", "error"), [("never", Conflict), ("if_dead", Conflict)])
@@ -219,8 +221,8 @@ def test_a_log_handed_over_is_opened_without_fencing() -> None:
 
 
 def test_an_opener_whose_claim_is_overtaken_is_fenced_or_tries_again() -> None:
-    """Rule: "Conflict and unknown as in §2.2: a re-read that shows another token means somebody claimed
-    after us; we are lost"."""
+    """Rule: "Conflict and unknown as in §2.2: a re-read that shows another token means somebody
+    claimed after us; we are lost"."""
     stage = Stage()
     stage.opened("old").crash()
     slow, fast = stage.writer("slow"), stage.writer("fast")
