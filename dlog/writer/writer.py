@@ -7,6 +7,7 @@ threads' event loops.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import warnings
@@ -25,6 +26,7 @@ from dlog.writer.run import Run
 from dlog.writer.tickets import IdRun, Ticket, until_resolved
 
 _Answer = TypeVar("_Answer")
+_log = logging.getLogger("dlog.writer")
 
 
 class Writer:
@@ -208,7 +210,7 @@ class Writer:
             error.add_note(f"closing the writer failed, too: {second}")
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or os.getpid() != self._pid or self._loop.is_closed():
+        if getattr(self, "_closed", True) or os.getpid() != self._pid:
             return
         drop(self._engine, self._loop)
 
@@ -280,12 +282,15 @@ def drop(engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
     """Nobody holds the handle any more and it was not closed: say so, with what it costs."""
     error = WriterClosed(f"the writer of log {engine.name!r} was dropped", log=engine.name)
     count = engine.unacknowledged
-    warnings.warn(
+    what = (
         f"a writer of log {engine.name!r} was dropped without close(): "
-        f"{count} messages were not acknowledged",
-        ResourceWarning,
-        stacklevel=3,
+        f"{count} messages were not acknowledged"
     )
+    if (
+        count > 0
+    ):  # Python shows a ResourceWarning to developers only; a loss is everybody's business
+        _log.warning(what)
+    warnings.warn(what, ResourceWarning, stacklevel=3)
     try:
         loop.call_soon_threadsafe(engine.abandon, error)
     except RuntimeError:
