@@ -391,17 +391,26 @@ def readers_are_exact(story: Story) -> Iterator[Violation]:
 
 
 def outcomes_are_honest(story: Story) -> Iterator[Violation]:
-    """I24: each operation ends at most once; who was fenced is told by whom, with a higher
-    epoch."""
+    """I24: each operation ends at most once; who lost to another writer is told to whom, with a
+    higher epoch. (Fenced by nobody is only who was fenced while the log was still its own.)"""
     yield from story.strange
+    newest: Event | None = None
+    floor: dict[str, Event | None] = {}
     for event in story.events:
+        if event.op is Op.OPEN and event.phase is Phase.OK:
+            if newest is None or event.epoch > newest.epoch:
+                newest = event
+        elif event.phase is Phase.INVOKE:
+            floor[event.name or event.handle] = newest
         if event.error != "Fenced":
             continue
-        own = story.writers[event.handle].opened
+        own, before = story.writers[event.handle].opened, floor.get(event.name or event.handle)
+        epoch = NONE if own is None else own.epoch
         if event.winner_epoch == NONE or not event.winner:
-            yield Violation("I24", "fenced, and not told by whom", (event,))
-        elif own is not None and event.winner_epoch <= own.epoch:
-            yield Violation("I24", "fenced by an epoch that is not higher", (own, event))
+            if before is not None and before.epoch > epoch:
+                yield Violation("I24", "fenced, and not told by whom", (before, event))
+        elif event.winner_epoch <= epoch:
+            yield Violation("I24", "fenced by an epoch that is not higher", (event,))
 
 
 CHECKERS: tuple[Checker, ...] = (

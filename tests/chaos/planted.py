@@ -81,17 +81,19 @@ def ack_without_sync() -> None:
     _replace(committer, _write_all=_Cache().write, _sync=lambda fd: None)
 
 
-def hang_the_disk() -> None:
-    """From now on, nothing more of the first ledger reaches the disk."""
+def hang_the_disk() -> threading.Event:
+    """From now on nothing more of the first ledger reaches the disk, until the event is set."""
+    works_again = threading.Event()
     write = committer._write_all
     (first,) = [thread for thread in threading.enumerate() if "dlog-ledger" in thread.name]
 
     def hang(fd: int, buffers: Any, offset: int) -> None:
         if threading.current_thread() is first:
-            threading.Event().wait()
+            works_again.wait()
         write(fd, buffers, offset)
 
     _replace(committer, _write_all=hang)
+    return works_again
 
 
 def _replace(module: Any, **names: Any) -> None:

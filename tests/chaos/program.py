@@ -152,7 +152,10 @@ async def wild(stage: Stage, seed: str, steps: str) -> None:
     for _ in range(int(steps)):
         try:
             if writer is None:
-                writer = await stage.open_writer()
+                writer = await stage.open_writer(
+                    entry_bytes=chance.choice((1, 600, 1 << 18)),
+                    window_entries=chance.choice((1, 3, 2_000)),
+                )
             match chance.randrange(12):
                 case 0:
                     await writer.rotate()
@@ -173,11 +176,11 @@ async def wild(stage: Stage, seed: str, steps: str) -> None:
 
 
 async def stall(stage: Stage) -> None:
-    """The first ledger's disk hangs; the writer rotates and goes on in the next one. Nothing of
-    that may be acknowledged, since the end of the first ledger is not known."""
+    """The first ledger's disk hangs, until told; the writer rotates and goes on in the next one.
+    Nothing of that may be acknowledged, since the end of the first ledger is not known."""
     writer = await stage.open_writer(entry_bytes=VALUE_BYTES)  # each message travels alone
     await writer.append(2)
-    planted.hang_the_disk()
+    works_again = planted.hang_the_disk()
     tasks = [asyncio.create_task(writer.append_together(1))]
     await pause(0)
     tasks.append(asyncio.create_task(writer.rotate()))
@@ -187,6 +190,14 @@ async def stall(stage: Stage) -> None:
     await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
     say("stalled", sum(task.done() for task in tasks))
     await hear()
+    works_again.set()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, DlogError):
+            say("ended", type(ended).__name__, ended.outcome.value, ended.handle.value, ended)
+        elif ended is not None:
+            raise ended
+    if writer.error is None:
+        await writer.close()
 
 
 async def fill(stage: Stage, when: str, final: str) -> None:

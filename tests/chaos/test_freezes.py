@@ -126,6 +126,31 @@ async def test_a_stranger_recovers_a_ledger_in_a_rotation(
     assert all(append.is_acked for append in story.appends.values()), "nothing was lost"
 
 
+async def test_a_disk_that_hangs_in_a_rotation(arena: Arena) -> None:
+    """Nothing behind the barrier is acknowledged; when the disk works again, everything is."""
+    writer = arena.start("stall")
+    assert writer.wait_line("stalled") == "stalled 0"
+    writer.tell("go")
+    writer.wait_success()
+    story = await arena.survey()
+    assert all(append.is_acked for append in story.appends.values()), writer.lines
+
+
+async def test_a_stranger_recovers_below_what_the_seam_names(arena: Arena) -> None:
+    """That cannot be mended: a takeover would drop the successor. The handle is lost, honestly."""
+    writer = arena.start("stall")
+    assert writer.wait_line("stalled") == "stalled 0"
+    async with arena.stage("stranger") as stage:
+        await recover_as_a_stranger(stage, (await stage.look())[0].ledger_id)
+    writer.tell("go")
+    writer.wait_success()
+    ended = [line.split(" ", 4)[1:4] for line in writer.lines if line.startswith("ended")]
+    assert ended == [["Fenced", "unknown", "dead"]] * 2, writer.lines  # one is of each append
+    story = await arena.survey()
+    ours = [append.is_acked for append in story.writers["stall1.1"].appends]
+    assert ours == [True] * 2 + [False] * 6
+
+
 # Inside a commit of the metadata store: it holds the one lock that all writers of metadata need.
 HOLDING = [("meta.begun", "after"), ("meta.committed", "before")]
 NOT_HOLDING = [("meta.begun", "before"), ("meta.committed", "after")]

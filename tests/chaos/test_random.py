@@ -6,6 +6,7 @@ DLOG_CHAOS_SEED=abc …                                                      aga
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from dlog.chance import SYSTEM_CHANCE
-from dlog.testing.children import Child, Children, CrashPoint
+from dlog.errors import NotFound, Timeout, Unavailable
+from dlog.testing.children import Child, Children, CrashPoint, pause
 from dlog.trace import POINTS
+from tests.chaos.actors import recover_as_a_stranger
 from tests.chaos.arena import Arena
 from tests.tidy.source import ROOT
 
@@ -37,19 +40,19 @@ class Mayhem:
     """One round: writers on random walks, and what is done to them."""
 
     def __init__(self, arena: Arena, seed: str) -> None:
-        self.counts = {"kill": 0, "freeze": 0, "start": 0}
+        self.counts = {"kill": 0, "freeze": 0, "start": 0, "recover": 0}
         self._arena = arena
         self._seed = seed
         self._chance = random.Random(seed)
         self._writers: list[Child] = []
         self._frozen: list[Child] = []
 
-    def run(self) -> None:
+    async def run(self) -> None:
         for _ in range(self._chance.randint(1, 3)):
             self._start()
         for _ in range(STEPS):
-            time.sleep(0.15 * self._chance.random())
-            match self._chance.randrange(6):
+            await pause(0.15 * self._chance.random())
+            match self._chance.randrange(8):
                 case 0 | 1:
                     self._start()
                 case 2 | 3:
@@ -58,6 +61,8 @@ class Mayhem:
                     self._thaw()
                 case 5:
                     self._kill()
+                case 6 | 7:
+                    await self._recover_as_a_stranger()
 
     def end(self) -> None:
         """Everybody awake, then gone: some by themselves, some by force."""
@@ -102,6 +107,16 @@ class Mayhem:
             child.thaw()
         self._frozen.clear()
 
+    async def _recover_as_a_stranger(self) -> None:
+        """As a repair tool would that took a living writer's ledger for a dead one's."""
+        self.counts["recover"] += 1
+        process = f"stranger{self.counts['recover']}"
+        async with self._arena.stage(process, meta_timeout_ms=PATIENCE_MS) as stage:
+            with contextlib.suppress(NotFound, Unavailable, Timeout):
+                unsealed = [each for each in await stage.look() if not each.is_sealed]
+                if unsealed:
+                    await recover_as_a_stranger(stage, self._chance.choice(unsealed).ledger_id)
+
     def _kill(self) -> None:
         self.counts["kill"] += 1
         self._chance.choice(self._writers).kill()
@@ -115,7 +130,7 @@ async def one_round(place: Path, seed: str) -> None:
         follower = arena.start("follow")
         follower.wait_line("following")
         mayhem = Mayhem(arena, seed)
-        mayhem.run()
+        await mayhem.run()
         mayhem.end()
         story = await arena.survey()
         follower.wait_success()
