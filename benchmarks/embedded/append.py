@@ -29,6 +29,7 @@ from benchmarks.common import (
 )
 from benchmarks.embedded.peers import BareFile, batches_of, peers
 
+FIGURED_BYTES = 100  # the size that the figure of append_many is about
 APPEND_MANY_SHARE = 0.6
 APPEND_MANY_MESSAGES_S = 2_000_000
 SUBMIT_MESSAGES_S = 600_000
@@ -72,7 +73,7 @@ def append_sequential(setting: Setting) -> list[Finding]:
 
 
 def append_many(setting: Setting) -> list[Finding]:
-    return [_append_many(setting, size) for size in (100, KIB)]
+    return [_append_many(setting, size) for size in (FIGURED_BYTES, KIB)]
 
 
 def _append_many(setting: Setting, size: int) -> Finding:
@@ -111,12 +112,13 @@ def _append_many(setting: Setting, size: int) -> Finding:
     speeds = {name: [total_bytes / s for s in runs] for name, runs in taken.items()}
     share = median_ratio(speeds["dlog"], speeds["bare"])
     messages_s = median(speeds["dlog"]) / size
+    reached = share >= APPEND_MANY_SHARE or messages_s >= APPEND_MANY_MESSAGES_S
     return Finding(
         "append_many",
         f"append_many {_size(size)}",
         f"{_mb(median(speeds['dlog']))} = {messages_s / 1e6:.2f} M/s, {share:.0%} of bare",
-        "≥ 60 % of bare or 2 M/s",
-        share >= APPEND_MANY_SHARE or messages_s >= APPEND_MANY_MESSAGES_S,
+        "≥ 60 % of bare or 2 M/s" if size == FIGURED_BYTES else "",
+        None if size != FIGURED_BYTES else reached,
         beside=", ".join(f"{name} {_mb(median(speeds[name]))}" for name in cases if name != "dlog"),
         values={"share": share, "messages_s": messages_s},
         rounds={f"{name} bytes/s": runs for name, runs in speeds.items()},
@@ -124,7 +126,7 @@ def _append_many(setting: Setting, size: int) -> Finding:
 
 
 def submit(setting: Setting) -> list[Finding]:
-    values = random_values(setting.pick(1_500_000, 5_000), 100)
+    values = random_values(setting.pick(1_000_000, 5_000), 100)
 
     def submit_all(log: dlog.Writer) -> float:
         put = log.submit

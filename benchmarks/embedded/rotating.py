@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from array import array
 from bisect import bisect_left
+from operator import sub
 
 import dlog
 from benchmarks.common import KIB, Finding, Setting, median, quantile, random_values
@@ -21,14 +23,44 @@ SLOT_S = 0.15
 AROUND_S = 0.05
 RATIO = 3.0
 
-Spans = list[tuple[float, float]]
+
+class Spans:
+    """Appends, by the time they ended: millions of them, so no object for each."""
+
+    def __init__(self) -> None:
+        self.begins = array("d")
+        self.ends = array("d")
+
+    def add(self, begin: float, end: float) -> None:
+        self.begins.append(begin)
+        self.ends.append(end)
+
+    def longest_around(self, moments: list[float]) -> list[float]:
+        """The longest append that overlaps the time around each moment."""
+        begins, ends = self.begins, self.ends
+        longest_s = max(map(sub, ends, begins), default=0.0)
+        found = []
+        for moment in moments:
+            first = bisect_left(ends, moment - AROUND_S)
+            behind = bisect_left(ends, moment + AROUND_S + longest_s)
+            found.append(
+                max(
+                    (
+                        ends[at] - begins[at]
+                        for at in range(first, behind)
+                        if begins[at] <= moment + AROUND_S
+                    ),
+                    default=0.0,
+                )
+            )
+        return found
 
 
 def rotation(setting: Setting) -> list[Finding]:
     count = setting.pick(1_000, 3)
     spans, rotations, others, taken = asyncio.run(_measure(setting, count))
-    near = _longest(spans, rotations)
-    apart = _longest(spans, others)
+    near = spans.longest_around(rotations)
+    apart = spans.longest_around(others)
     ratio = quantile(near, 0.99) / quantile(apart, 0.99)
     return [
         Finding(
@@ -44,7 +76,7 @@ def rotation(setting: Setting) -> list[Finding]:
                 "apart_p50_ms": median(apart) * 1e3,
                 "rotate_p50_ms": median(taken) * 1e3,
                 "rotate_p99_ms": quantile(taken, 0.99) * 1e3,
-                "appends": len(spans),
+                "appends": len(spans.ends),
             },
             rounds={"near s": near, "apart s": apart},
         )
@@ -54,7 +86,7 @@ def rotation(setting: Setting) -> list[Finding]:
 async def _measure(
     setting: Setting, count: int
 ) -> tuple[Spans, list[float], list[float], list[float]]:
-    spans: Spans = []
+    spans = Spans()
     rotations, others, taken = [], [], []
     chance = random.Random(11)
     with setting.scratch() as directory:
@@ -66,7 +98,7 @@ async def _measure(
                 while not stop.is_set():
                     began = time.perf_counter()
                     await log.append(value)
-                    spans.append((began, time.perf_counter()))
+                    spans.add(began, time.perf_counter())
 
             tasks = [asyncio.create_task(load()) for _ in range(TASKS)]
             for _ in range(count):
@@ -81,19 +113,3 @@ async def _measure(
             stop.set()
             await asyncio.gather(*tasks)
     return spans, rotations, others, taken
-
-
-def _longest(spans: Spans, moments: list[float]) -> list[float]:
-    """The longest span that overlaps the time around each moment."""
-    by_end = sorted((end, end - begin) for begin, end in spans)
-    ends = [end for end, _ in by_end]
-    longest = []
-    for moment in moments:
-        found = 0.0
-        for end, length in by_end[bisect_left(ends, moment - AROUND_S) :]:
-            if end - length <= moment + AROUND_S:
-                found = max(found, length)
-            elif end > moment + AROUND_S + 5:
-                break  # nothing that takes less than 5 s can begin before and end here
-        longest.append(found)
-    return longest

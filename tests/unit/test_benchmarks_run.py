@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import ROOT, slope_per_minute
-from benchmarks.embedded.rotating import _longest
+from benchmarks.embedded.rotating import Spans
 from benchmarks.embedded.rows import ROWS
 
 pytest.importorskip("pyarrow")  # two rows read into Arrow
@@ -61,8 +61,10 @@ def test_an_unknown_row_is_refused() -> None:
 
 
 def test_the_longest_append_around_a_moment() -> None:
-    spans = [(0.0, 0.01), (0.94, 0.96), (0.90, 0.93), (1.04, 1.20), (1.06, 1.90)]
-    assert _longest(spans, [1.0]) == [pytest.approx(0.16)]
+    spans = Spans()
+    for begin, end in [(0.0, 0.01), (0.9, 0.93), (0.94, 0.96), (1.04, 1.2), (1.06, 1.9)]:
+        spans.add(begin, end)
+    assert spans.longest_around([1.0, 5.0]) == [pytest.approx(0.16), 0.0]
 
 
 def test_a_slope_is_told_per_minute() -> None:
