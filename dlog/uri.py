@@ -65,7 +65,10 @@ def _file_path(place: str) -> Path:
         place = slash + path
     if not place or "\0" in place:
         raise ConfigError("file: takes a directory, as file:./data")
-    return Path(place).expanduser().absolute()
+    try:
+        return Path(place).expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(f"file: there is no such home directory: {place!r}") from None
 
 
 def _parameters(query: str) -> ClientOptions:

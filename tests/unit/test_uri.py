@@ -57,6 +57,7 @@ def test_a_memory_url_and_its_parameters() -> None:
         ("file://host/data", "of this machine"),
         ("file:/a%00b", "takes a directory"),
         ("file:/data#part", "no fragment"),
+        ("file:~nobody-has-this-name/x", "no such home directory"),
         ("memory:", "takes a name"),
         ("memory:a/b", "takes a name"),
         ("memory:a%0Ab", "takes a name"),
