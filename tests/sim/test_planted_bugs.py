@@ -22,6 +22,8 @@ WEATHER: dict[str, dict[str, Any]] = {
         "takeover": "always",
         "crash": 0.0,
     },
+    "no_barrier": {"store_ms": 20.0, "rotate_every": 2},
+    "unknown_close_taken_as_won": {"close_fails": 0.3, "rotate_every": 2},
     "reader_enters_without_looking_at_the_predecessor": {"readers": 3, "rotate_every": 2},
 }
 
