@@ -7,6 +7,7 @@ that resolves it.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ class Batch:
         "headers",
         "keys",
         "ledger_id",
+        "pid",
         "timestamp_us",
         "values",
         "waiters",
@@ -46,6 +48,7 @@ class Batch:
         self.entry_id = UNSENT
         self.first_seq = UNSENT
         self.timestamp_us = UNSENT
+        self.pid = os.getpid()  # a fork makes copies that nobody will ever resolve
         self.done = False
         self.error: DlogError | None = None
         self.error_seen = False  # somebody was told

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, overload
 
-from dlog.errors import Timeout
+from dlog.errors import ForkedHandle, Outcome, Timeout
 from dlog.ids import MessageId
 from dlog.writer.batch import Batch
 
@@ -131,6 +132,7 @@ class IdRun(Sequence[MessageId]):
 def wait_for_batch(batch: Batch, timeout: float | None) -> None:
     """Block this thread until the batch is resolved. Ctrl-C gets through: a lock wait is
     interruptible."""
+    _check_process(batch)
     gate = threading.Lock()
     gate.acquire()
     wake = gate.release
@@ -149,6 +151,7 @@ def wait_for_batch(batch: Batch, timeout: float | None) -> None:
 
 async def until_resolved(batch: Batch) -> None:
     """The same for a task, on whatever loop it runs."""
+    _check_process(batch)
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
@@ -165,6 +168,15 @@ async def until_resolved(batch: Batch) -> None:
     finally:
         if not batch.done:
             batch.forget_waiter(waker)
+
+
+def _check_process(batch: Batch) -> None:
+    if batch.pid != os.getpid():
+        raise ForkedHandle(
+            "this message is on its way in another process: its ticket was made before a fork",
+            outcome=Outcome.UNKNOWN,
+            pid=batch.pid,
+        )
 
 
 def _waker(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
