@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import ROOT, slope_per_minute
+from benchmarks.embedded.memory import floors_of
 from benchmarks.embedded.rotating import Spans
 from benchmarks.embedded.rows import ROWS
 
@@ -69,3 +70,8 @@ def test_the_longest_append_around_a_moment() -> None:
 
 def test_a_slope_is_told_per_minute() -> None:
     assert slope_per_minute([0.0, 30.0, 60.0], [5.0, 6.0, 7.0]) == pytest.approx(2.0)
+
+
+def test_the_floor_is_what_memory_falls_back_to() -> None:
+    samples = [(0.0, 50.0), (1.0, 20.0), (4.9, 90.0), (5.0, 21.0), (9.0, 80.0)]
+    assert floors_of(samples) == [(1.0, 20.0), (5.0, 21.0)]
