@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="races real processes"),
 ]
 
-RACE_S = 5.0
+RACE_S = 4.0
 
 
 async def raced(arena: Arena, racers: int) -> Story:
