@@ -277,8 +277,11 @@ class MemoryAppender:
         _check_process(self._pid)
         try:
             self._world.publish(self.ledger_id, self._last_confirmed)
-        except Fenced:
-            return  # the next entry, or close, tells why; who reads sees the closed end anyway
+        except Fenced as error:
+            # Somebody closed it at or behind our last entry. A writer that waits to see it
+            # published would wait for ever on a listener that hears nothing more.
+            self._fail(error)
+            return
         self._tell_published(self._last_confirmed)
 
     def _tell_published(self, last_entry: int) -> None:

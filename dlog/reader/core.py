@@ -122,13 +122,16 @@ class ReaderCore:
             )
         if segment is not None:
             trace.before("read.entered")
-            entered = yield from view.enter(segment)
-            if entered is not None:
-                trace.after("read.entered")
-                if segment.number != place.number:
-                    self._begin(entered)
-                return entered
-            yield from self._wait_to_enter(segment)
+            try:
+                entered = yield from view.enter(segment)
+                if entered is not None:
+                    trace.after("read.entered")
+                    if segment.number != place.number:
+                        self._begin(entered)
+                    return entered
+                yield from self._wait_to_enter(segment)
+            except NotFound as error:
+                yield from self._check_unlisted(segment, error)
         else:
             yield WaitNode(view.path, WAIT_MS)
         yield from view.refresh()
@@ -255,25 +258,36 @@ class ReaderCore:
         if following is None:
             yield WaitNode(view.path, WAIT_MS)
             return False
-        into = yield from view.enter(following)
-        if into is None:
-            yield from self._wait_to_enter(following)
+        try:
+            into = yield from view.enter(following)
+            if into is None:
+                yield from self._wait_to_enter(following)
+                return False
+        except NotFound as error:
+            yield from self._check_unlisted(following, error)
             return False
         self._begin(into)
         trace.after("read.crossed")
         return True
 
+    def _check_unlisted(self, segment: Segment, error: NotFound | None = None) -> Procedure[None]:
+        """A ledger that is gone may be, if the list says so by now. A ledger that the error says is
+        not this segment's is somebody else's question."""
+        if error is not None and error.ledger_id not in (None, segment.ledger_id):
+            raise error
+        meta = yield from self.view.refresh()
+        if any(each.number == segment.number for each in meta.segments):
+            raise Corrupt(
+                f"ledger {segment.ledger_id} of segment {segment.number} is in the list of log "
+                f"{self.view.name!r} but not in the ledger store",
+                log=self.view.name,
+                ledger_id=segment.ledger_id,
+            )
+
     def _ledger_gone(self, entered: Entered) -> Procedure[None]:
         """Truncated, removed, or lost: the list knows."""
-        meta = yield from self.view.refresh()
-        number, ledger_id = entered.segment.number, entered.segment.ledger_id
-        if any(segment.number == number for segment in meta.segments):
-            raise Corrupt(
-                f"ledger {ledger_id} of segment {number} is in the list of log {self.view.name!r} "
-                "but not in the ledger store",
-                log=self.view.name,
-                ledger_id=ledger_id,
-            )
+        number = entered.segment.number
+        yield from self._check_unlisted(entered.segment)
         following = yield from self.view.after(number)
         into = None if following is None else (yield from self.view.enter(following))
         if into is None or self._options.on_truncated != "jump":

@@ -320,8 +320,8 @@ class Engine:
         number = self.core.current.number
         try:
             await self._driver.run(procedure_of(duty, self.core))
-        except Fenced as lost:
-            self.core.die(lost)
+        except (Fenced, Broken) as end:
+            self.core.die(end)
         except DlogError as error:
             self._failures += 1
             rest_s = 0.1 + backoff_s(self._failures, self._stores.chance, base_s=0.1, limit_s=10)
