@@ -192,12 +192,12 @@ class Reader:
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or os.getpid() != self._pid or self._loop.is_closed():
             return
+        self._feed.abandon()
         warnings.warn(
             f"a reader of log {self._name!r} was dropped without close()",
             ResourceWarning,
             stacklevel=2,
         )
-        self._feed.abandon()
 
     def __repr__(self) -> str:
         return f"<Reader of {self._name!r} {'closed' if self._closed else self.position}>"

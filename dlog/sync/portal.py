@@ -20,7 +20,7 @@ class Portal:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dlog", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="dlog", daemon=True)
         self._thread.start()
         self._stopped = False
 
@@ -61,7 +61,6 @@ class Portal:
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
 
     def abandon(self, last_work: Coroutine[Any, Any, object]) -> None:
         """Run one last thing, then end, without waiting for either."""
@@ -77,3 +76,11 @@ class Portal:
                 self._loop.stop()
 
         self._loop.call_soon_threadsafe(lambda: self._loop.create_task(end()))
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever stops the loop, waiting for it or not: its thread closes it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

@@ -125,14 +125,14 @@ class Reader:
         if getattr(self, "_closed", True) or not self._portal.usable:
             return
         self._closed = self._inner._closed = True
+        self._portal.loop.call_soon_threadsafe(self._inner._feed.abandon)
+        if self._owned is not None:
+            self._owned.abandon()
         warnings.warn(
             f"a reader of log {self.log!r} was dropped without close()",
             ResourceWarning,
             stacklevel=2,
         )
-        self._portal.loop.call_soon_threadsafe(self._inner._feed.abandon)
-        if self._owned is not None:
-            self._owned.abandon()
 
     def __repr__(self) -> str:
         return repr(self._inner)

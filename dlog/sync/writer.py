@@ -215,9 +215,11 @@ class Writer:
             return
         self._closed = True
         self._inner._closed = True
-        aio.drop(self._inner._engine, self._portal.loop)
-        if self._owned is not None:
-            self._owned.abandon()
+        try:
+            aio.drop(self._inner._engine, self._portal.loop)
+        finally:
+            if self._owned is not None:
+                self._owned.abandon()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

@@ -286,12 +286,10 @@ def drop(engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         f"a writer of log {engine.name!r} was dropped without close(): "
         f"{count} messages were not acknowledged"
     )
-    if (
-        count > 0
-    ):  # Python shows a ResourceWarning to developers only; a loss is everybody's business
-        _log.warning(what)
-    warnings.warn(what, ResourceWarning, stacklevel=3)
     try:
         loop.call_soon_threadsafe(engine.abandon, error)
     except RuntimeError:
-        return  # the loop is gone, and everything with it
+        pass  # the loop is gone, and everything with it
+    if count > 0:  # Python shows a ResourceWarning to developers only; a loss concerns everybody
+        _log.warning(what)
+    warnings.warn(what, ResourceWarning, stacklevel=3)  # last: it may be made an error
