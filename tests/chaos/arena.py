@@ -51,9 +51,12 @@ class Arena:
     def events(self) -> list[Event]:
         return load(sorted(self.histories.iterdir()))
 
-    async def survey(self) -> Story:
-        """All faults are over: open anew, append, read everything twice, resume; judge it all."""
+    async def survey(self, follower: Child | None = None) -> Story:
+        """All faults are over: open anew, append, read everything twice, resume; judge it all. A
+        follower reads on until it met the survey's last message."""
         await self.look_after()
+        if follower is not None:
+            follower.wait_success()
         return assert_holds(self.events(), final=FINAL)
 
     async def objections(self) -> set[str]:

@@ -32,8 +32,7 @@ async def raced(arena: Arena, racers: int) -> Story:
         assert opened >= 2, "a process that never gets its turn is starved"
         assert acked >= 1, "a process that never gets anything in is starved"
         print(f"a process of {racers}: {opened} times the writer, {acked} appends")
-    story = await arena.survey()
-    follower.wait_success()
+    story = await arena.survey(follower)
     _judge_follower(arena, story)
     epochs = [event.epoch for event in story.events if _opened(event)]
     assert len(set(epochs)) == len(epochs) >= 2 * racers

@@ -132,8 +132,7 @@ async def one_round(place: Path, seed: str) -> None:
         mayhem = Mayhem(arena, seed)
         await mayhem.run()
         mayhem.end()
-        story = await arena.survey()
-        follower.wait_success()
+        story = await arena.survey(follower)
         (followed,) = [r for name, r in story.readers.items() if name.startswith("follow")]
         assert [e.name for e in followed.delivered] == [e.name for e in story.log]
         print(seed, mayhem.counts, f"{len(story.log)} messages, epoch {story.log[-1].epoch}")
