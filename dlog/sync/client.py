@@ -11,7 +11,7 @@ from dlog import client as aio
 from dlog import uri
 from dlog.admin.admin import Admin as AsyncAdmin
 from dlog.admin.summary import LogDescription, LogSummary, SegmentSummary
-from dlog.errors import ConfigError
+from dlog.errors import ConfigError, DlogError
 from dlog.ids import MessageId
 from dlog.options import LogOptions
 from dlog.reader.places import Start
@@ -52,10 +52,17 @@ class Client:
         self._closed = True
         if not self._portal.usable:
             return
+        patient = True
         try:
             self._portal.run(self._inner.close())
+        except BaseException as error:
+            patient = isinstance(error, DlogError)  # else Ctrl-C: it goes on without us
+            raise
         finally:
-            self._portal.stop()
+            if patient:
+                self._portal.stop()
+            else:
+                self._portal.abandon(self._inner.close())
 
     def abandon(self) -> None:
         """Let the loop thread end by itself, without waiting: for a client that nobody holds."""
