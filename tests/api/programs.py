@@ -42,18 +42,25 @@ def _on_point(point, side):
 trace.listen(_on_point)
 
 def say_when_blocked():
-    """Says `blocked` when the main thread stands still: the same frame at the same place."""
-    main = threading.main_thread().ident
+    """Says `blocked` when the main thread sleeps on and on in the same frame at the same place."""
+    main = threading.main_thread()
 
     def place():
-        frame = sys._current_frames()[main]
+        frame = sys._current_frames()[main.ident]
         return id(frame), frame.f_lasti
+
+    def sleeps():
+        try:
+            with open(f"/proc/self/task/{main.native_id}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0] == "S"
+        except FileNotFoundError:
+            return True  # no Linux: standing still must do
 
     def watch():
         same, last = 0, None
         while same < 25:
             now = place()
-            same, last = (same + 1 if now == last else 0), now
+            same, last = (same + 1 if now == last and sleeps() else 0), now
             time.sleep(0.004)
         say("blocked")
 

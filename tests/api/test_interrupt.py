@@ -66,11 +66,11 @@ def test_ctrl_c_gets_through(file_url: str, blocking: str) -> None:
 def test_ctrl_c_leaves_a_with_block_whose_disk_hangs(file_url: str, blocking: str) -> None:
     """A last flush is tried, but not for ever; what it costs is said."""
     code = f"""
-        say_when_blocked()
         with dlog.open_writer("log", url=URL) as log:
             log.append(b"x")
             freeze_disk()
             log.submit(b"lost")
+            say_when_blocked()
             {blocking}
         """
     with program(file_url, code) as child:

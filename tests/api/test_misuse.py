@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,16 @@ BAD_NAMES = [
 ]
 
 
+@contextmanager
+def refused(what: object) -> Iterator[None]:
+    """A typed error, and the name of what got through if there is none."""
+    try:
+        yield
+    except (dlog.ConfigError, dlog.Unsupported):
+        return
+    pytest.fail(f"not refused: {what!r}")
+
+
 async def test_names_of_every_kind_are_kept_apart(api: Api) -> None:
     async with api.connect() as client:
         for name in GOOD_NAMES:
@@ -69,42 +81,42 @@ async def test_names_of_every_kind_are_kept_apart(api: Api) -> None:
             await reader.close()
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-async def test_names_that_are_none(api: Api, name: Any) -> None:
+async def test_names_that_are_none(api: Api) -> None:
     async with api.connect() as client:
-        for ask in (client.open_writer, client.open_reader, client.admin.create):
-            with pytest.raises(dlog.ConfigError):
-                await ask(name)
+        for name in BAD_NAMES:
+            for ask in (client.open_writer, client.open_reader, client.admin.create):
+                with refused(name):
+                    await ask(name)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "nothing",
-        ":",
-        "file:",
-        "file://elsewhere/data",
-        "file:/data#part",
-        "file:/a\0b",
-        "file:/data?nonsense=1",
-        "file:/data?meta_timeout_ms",
-        "file:/data?meta_timeout_ms=soon",
-        "file:/data?meta_timeout_ms=-1",
-        "file:/data?meta_timeout_ms=0",
-        "file:/data?meta_timeout_ms=1&meta_timeout_ms=2",
-        "memory:",
-        "memory:a/b",
-        "memory:a\nb",
-        "ftp://host/data",
-        "C:/data",
-    ],
-)
-async def test_urls_that_make_no_sense(api: Api, url: str) -> None:
-    for ask in (api.open_writer, api.open_reader):
-        with pytest.raises((dlog.ConfigError, dlog.Unsupported)):
-            await _ask(ask, url)
-    with pytest.raises((dlog.ConfigError, dlog.Unsupported)):
-        api.connect(url)
+BAD_URLS = [
+    "nothing",
+    ":",
+    "file:",
+    "file://elsewhere/data",
+    "file:/data#part",
+    "file:/a\0b",
+    "file:/data?nonsense=1",
+    "file:/data?meta_timeout_ms",
+    "file:/data?meta_timeout_ms=soon",
+    "file:/data?meta_timeout_ms=-1",
+    "file:/data?meta_timeout_ms=0",
+    "file:/data?meta_timeout_ms=1&meta_timeout_ms=2",
+    "memory:",
+    "memory:a/b",
+    "memory:a\nb",
+    "ftp://host/data",
+    "C:/data",
+]
+
+
+async def test_urls_that_make_no_sense(api: Api) -> None:
+    for url in BAD_URLS:
+        for ask in (api.open_writer, api.open_reader):
+            with refused(url):
+                await _ask(ask, url)
+        with refused(url):
+            api.connect(url)
 
 
 async def _ask(ask: Any, url: str) -> None:
@@ -128,65 +140,62 @@ async def test_unknown_things_list_the_known_ones(api: Api) -> None:
             await client.admin.create("log", speed=9)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"takeover": "maybe"},
-        {"on_full": "drop"},
-        {"visible": "soon"},
-        {"visible": "within:0ms"},
-        {"visible": None},
-        {"codec": "gzip"},
-        {"linger_ms": -1},
-        {"linger_ms": 1.5},
-        {"entry_bytes": 0},
-        {"entry_bytes": 1 << 30},
-        {"window_bytes": 1},
-        {"window_entries": True},
-        {"open_timeout_ms": "5"},
-        {"owner": ""},
-        {"owner": "a\nb"},
-        {"create": "yes"},
-        {"create": {"segment_bytes": 4096}},
-    ],
-    ids=str,
-)
-async def test_writer_options_that_make_no_sense(api: Api, options: dict[str, Any]) -> None:
-    with pytest.raises(dlog.ConfigError):
-        await api.open_writer(**options)
+BAD_WRITER_OPTIONS: list[dict[str, Any]] = [
+    {"takeover": "maybe"},
+    {"on_full": "drop"},
+    {"visible": "soon"},
+    {"visible": "within:0ms"},
+    {"visible": None},
+    {"codec": "gzip"},
+    {"linger_ms": -1},
+    {"linger_ms": 1.5},
+    {"entry_bytes": 0},
+    {"entry_bytes": 1 << 30},
+    {"window_bytes": 1},
+    {"window_entries": True},
+    {"open_timeout_ms": "5"},
+    {"owner": ""},
+    {"owner": "a\nb"},
+    {"create": "yes"},
+    {"create": {"segment_bytes": 4096}},
+]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"on_truncated": "ignore"},
-        {"read_run_bytes": 0},
-        {"read_ahead_bytes": -1},
-        {"read_ahead_bytes": None},
-        {"follow": "yes"},
-    ],
-    ids=str,
-)
-async def test_reader_options_that_make_no_sense(api: Api, options: dict[str, Any]) -> None:
+async def test_writer_options_that_make_no_sense(api: Api) -> None:
+    for options in BAD_WRITER_OPTIONS:
+        with refused(options):
+            await api.open_writer(**options)
+
+
+BAD_READER_OPTIONS: list[dict[str, Any]] = [
+    {"on_truncated": "ignore"},
+    {"read_run_bytes": 0},
+    {"read_ahead_bytes": -1},
+    {"read_ahead_bytes": None},
+    {"follow": "yes"},
+]
+
+
+async def test_reader_options_that_make_no_sense(api: Api) -> None:
     async with api.open_writer():
-        with pytest.raises(dlog.ConfigError):
-            await api.open_reader(**options)
+        for options in BAD_READER_OPTIONS:
+            with refused(options):
+                await api.open_reader(**options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"segment_bytes": 1},
-        {"segment_age_s": 0},
-        {"ack_quorum": 4},
-        {"ensemble": 5},
-        {"write_quorum": 2},
-    ],
-    ids=str,
-)
-def test_log_options_that_make_no_sense(options: dict[str, Any]) -> None:
-    with pytest.raises(dlog.ConfigError):
-        dlog.LogOptions(**options)
+BAD_LOG_OPTIONS: list[dict[str, Any]] = [
+    {"segment_bytes": 1},
+    {"segment_age_s": 0},
+    {"ack_quorum": 4},
+    {"ensemble": 5},
+    {"write_quorum": 2},
+]
+
+
+def test_log_options_that_make_no_sense() -> None:
+    for options in BAD_LOG_OPTIONS:
+        with refused(options):
+            dlog.LogOptions(**options)
 
 
 WRONG_MESSAGES: list[dict[str, Any]] = [
