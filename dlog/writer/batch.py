@@ -7,11 +7,10 @@ that resolves it.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from dlog.errors import DlogError
 from dlog.wire.batch import Headers
@@ -21,7 +20,11 @@ _Item = TypeVar("_Item")
 
 
 class Batch:
+    # Of processes: one more in the child of a fork, where nobody resolves copies of older batches.
+    generation: ClassVar[int] = 0
+
     __slots__ = (
+        "born_in",
         "bytes",
         "done",
         "entry_id",
@@ -32,7 +35,6 @@ class Batch:
         "headers",
         "keys",
         "ledger_id",
-        "pid",
         "timestamp_us",
         "values",
         "waiters",
@@ -48,7 +50,7 @@ class Batch:
         self.entry_id = UNSENT
         self.first_seq = UNSENT
         self.timestamp_us = UNSENT
-        self.pid = os.getpid()  # a fork makes copies that nobody will ever resolve
+        self.born_in = Batch.generation
         self.done = False
         self.error: DlogError | None = None
         self.error_seen = False  # somebody was told

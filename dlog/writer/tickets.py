@@ -171,12 +171,19 @@ async def until_resolved(batch: Batch) -> None:
 
 
 def _check_process(batch: Batch) -> None:
-    if batch.pid != os.getpid():
+    if batch.born_in != Batch.generation:
         raise ForkedHandle(
             "this message is on its way in another process: its ticket was made before a fork",
             outcome=Outcome.UNKNOWN,
-            pid=batch.pid,
         )
+
+
+def _on_fork() -> None:
+    Batch.generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_on_fork)
 
 
 def _waker(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
