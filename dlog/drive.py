@@ -29,7 +29,7 @@ from dlog.effects import (
     Together,
     WaitNode,
 )
-from dlog.errors import Broken, DlogError
+from dlog.errors import Broken, DlogError, Unavailable
 from dlog.ledger.store import Appender, AppenderListener, LedgerStore
 from dlog.meta.layout import Layout
 from dlog.meta.store import MetaStore
@@ -45,6 +45,7 @@ class Driver:
         self.meta = meta
         self.ledgers = ledgers
         self.appenders: dict[int, Appender] = {}
+        self.in_the_way: Unavailable | None = None  # what a procedure meets again and again
         self._listener = listener
 
     async def run(self, procedure: Procedure[Answer]) -> Answer:
@@ -61,8 +62,16 @@ class Driver:
                     answer = await self._around(effect)
                 except DlogError as refused:
                     error = refused
+                self._mind(effect, error)
         finally:
             procedure.close()
+
+    def _mind(self, effect: Effect, error: DlogError | None) -> None:
+        if isinstance(error, Unavailable):
+            self.in_the_way = error
+        elif error is None and not isinstance(effect, (ReadNode, Pause)):
+            # Something was done. That a node can be read says nothing: often it still can.
+            self.in_the_way = None
 
     async def _around(self, effect: Effect) -> Any:
         if not effect.point:

@@ -127,6 +127,10 @@ class Engine:
             self._let_go()
             if isinstance(error, Timeout):
                 raise
+            if (missing := self._driver.in_the_way) is not None:
+                twin = missing.again()
+                twin.outcome = Outcome.UNKNOWN  # an earlier step may have been taken
+                raise twin from missing
             raise Timeout(
                 f"log {self.name!r} could not be opened for writing within {timeout_ms} ms",
                 log=self.name,

@@ -112,8 +112,8 @@ async def opener(stage: Stage) -> None:
     except DlogError as error:
         say("failed", type(error).__name__, error.pid)
         return
-    await writer.append(2)
     say("open", writer.writer.epoch)
+    await _append_until_lost(writer, 2, 1)
     await writer.close()
 
 

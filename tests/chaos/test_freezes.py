@@ -175,6 +175,26 @@ async def test_frozen_in_a_metadata_commit(arena: Arena, point: str, side: str) 
     await arena.survey()
 
 
+@pytest.mark.parametrize(("point", "side"), HOLDING, ids=["begun", "committing"])
+async def test_frozen_in_a_metadata_commit_under_a_living_writer(
+    arena: Arena, point: str, side: str
+) -> None:
+    """An opener that must fence somebody asks the metadata store again until its time is over; then
+    it says what was in the way, not just that it took too long."""
+    frozen = arena.start("write", crash=CrashPoint(point, side, 9, "freeze"))
+    frozen.wait_frozen()
+    async with arena.stage("impatient", meta_timeout_ms=PATIENCE_MS) as stage:
+        with pytest.raises(Unavailable) as refused:
+            await stage.open_writer(open_timeout_ms=3 * PATIENCE_MS)
+        assert refused.value.pid == frozen.pid
+        frozen.thaw()
+        writer = await stage.open_writer()
+        await writer.append(2)
+        frozen.wait_success()
+        await writer.close()
+    await arena.survey()
+
+
 @pytest.mark.parametrize(("point", "side"), NOT_HOLDING, ids=["beginning", "committed"])
 async def test_frozen_beside_a_metadata_commit(arena: Arena, point: str, side: str) -> None:
     """It holds nothing: nobody waits for it."""

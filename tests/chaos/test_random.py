@@ -72,7 +72,8 @@ class Mayhem:
                 child.kill()
         for child in self._writers:
             while (code := self._wait(child)) is None:
-                child.thaw()  # it froze itself meanwhile
+                for other in self._writers:
+                    other.thaw()  # it, or who is in its way, froze itself meanwhile
             assert code in (0, -signal.SIGKILL), child.told_errors()
 
     def _wait(self, child: Child) -> int | None:
