@@ -8,6 +8,7 @@ bytes, so that no disk or codec can make it smaller.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -88,10 +89,12 @@ def quantile(samples: Sequence[float], fraction: float) -> float:
 
 
 def slope_per_minute(times_s: Sequence[float], values: Sequence[float]) -> float:
-    """Least squares."""
-    if len(set(times_s)) < 2:
-        return 0.0
-    return statistics.linear_regression(times_s, values).slope * 60
+    """The median of the slopes between all pairs: a single step, of an allocator that took one more
+    arena, is no slope; what goes on rising is."""
+    points = list(zip(times_s, values, strict=True))
+    pairs = itertools.combinations(points, 2)
+    slopes = [(later - here) / (then - at) for (at, here), (then, later) in pairs if then != at]
+    return median(slopes) * 60 if slopes else 0.0
 
 
 def random_values(count: int, size: int) -> list[bytes]:

@@ -3,10 +3,10 @@
 Two children, one appending 1 KB messages at 40 MB/s with a rotation every 64 MiB, one following
 the log and taking messages as a list; both are looked at five times a second. The statistic is the
 memory of their own (anonymous pages). It swings with what is in the window at the moment, so
-flatness is the slope of its floor: a line through the smallest sample of every five seconds of the
-second half; what leaks lifts the floor. The bound is on the largest sample above the first one. A
-second writer without any limit of rate, at the speed of the disk, must keep within its window: raw
-and encoded, plus what objects cost.
+flatness is the slope of its floor, the smallest sample of every five seconds of the second half:
+the median over all pairs of them, since what leaks lifts the floor again and again. The bound is on
+the largest sample above the first one. A second writer without any limit of rate, at the speed of
+the disk, must keep within its window: raw and encoded, plus what objects cost.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def test_the_longest_append_around_a_moment() -> None:
 
 def test_a_slope_is_told_per_minute() -> None:
     assert slope_per_minute([0.0, 30.0, 60.0], [5.0, 6.0, 7.0]) == pytest.approx(2.0)
+    assert slope_per_minute([0.0, 15.0, 30.0, 45.0, 60.0], [5.0, 9.0, 9.0, 9.0, 9.0]) == 0.0
 
 
 def test_the_floor_is_what_memory_falls_back_to() -> None:
