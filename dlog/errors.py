@@ -89,7 +89,8 @@ class DlogError(Exception):
 
 
 class Fenced(DlogError):
-    """Another writer took the log over. `winner` says who, with which epoch, and when."""
+    """Another writer took the log over. `winner` says who, with which epoch, and when; it is None
+    when somebody who did not claim the log ended a ledger of ours that nothing could replace."""
 
     retry, outcome, handle = Retry.AFTER_REOPEN, Outcome.UNKNOWN, Handle.DEAD
 

@@ -108,6 +108,7 @@ class LogMeta:
     state: LogState = LogState.OPEN
     epoch: int = 0
     writer: WriterMark | None = None
+    left_by: WriterMark | None = None  # who held the log last and left it, while nobody holds it
     digest: str = "crc32c"
     end: End = End()
     next_number: int = 1
@@ -135,7 +136,9 @@ class LogMeta:
     def claimed(self, writer: WriterMark) -> LogMeta:
         """The next epoch is `writer`'s. From here the list is frozen for everybody else."""
         check(self.state is LogState.OPEN, "only an open log is claimed", self.state)
-        return dataclasses.replace(self, epoch=self.epoch + 1, writer=writer, hand_over=None)
+        return dataclasses.replace(
+            self, epoch=self.epoch + 1, writer=writer, left_by=None, hand_over=None
+        )
 
     def listed(self, ledger_id: int) -> LogMeta:
         """The next segment is `ledger_id`, of the current epoch."""
@@ -214,7 +217,7 @@ class LogMeta:
         return meta, ref, moved
 
     def handed_over(self, to: str | None) -> LogMeta:
-        return dataclasses.replace(self, writer=None, hand_over=to)
+        return dataclasses.replace(self, writer=None, left_by=self.writer, hand_over=to)
 
     def doomed(self, now_us: int, remover: WriterMark) -> LogMeta:
         """Removal began: writers are fenced by the epoch, every inline ledger waits for
@@ -225,6 +228,7 @@ class LogMeta:
             state=LogState.DELETING,
             epoch=self.epoch + 1,
             writer=remover,
+            left_by=None,
             segments=(),
             deleting=self.deleting + ledgers,
         )
@@ -261,6 +265,7 @@ class LogMeta:
             "state": self.state.value,
             "epoch": self.epoch,
             "writer": None if self.writer is None else dataclasses.asdict(self.writer),
+            "left_by": None if self.left_by is None else dataclasses.asdict(self.left_by),
             "options": options,
             "digest": self.digest,
             "end": dataclasses.asdict(self.end),
@@ -289,7 +294,7 @@ class LogMeta:
         if strange:
             names = ", ".join(sorted(strange))
             raise FormatError(f"{where} needs {names}, which this version lacks")
-        writer = fields.get("writer")
+        writer, left_by = fields.get("writer"), fields.get("left_by")
         options = _dict(fields, "options", where)
         newer_options = {k: v for k, v in options.items() if k not in _OPTION_FIELDS}
         extra = {k: v for k, v in fields.items() if k not in _META_FIELDS}
@@ -304,6 +309,7 @@ class LogMeta:
             state=state,
             epoch=_int(fields, "epoch", where),
             writer=None if writer is None else _value(WriterMark, writer, where),
+            left_by=None if left_by is None else _value(WriterMark, left_by, where),
             digest=_str(fields, "digest", where),
             end=_value(End, fields.get("end"), where),
             next_number=_int(fields, "next_number", where),

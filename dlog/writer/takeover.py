@@ -309,9 +309,10 @@ def refuse_unless_owned(meta: LogMeta, token: str, name: str) -> None:
 
 def lost_to(meta: LogMeta, name: str, *, outcome: Outcome = Outcome.NOT_HAPPENED) -> Fenced:
     removed = meta.state in (LogState.DELETED, LogState.DELETING)
-    who = "another writer" if meta.writer is None else meta.writer.name
+    mark = meta.writer or meta.left_by  # the winner may have closed the log by now
+    who = "another writer" if mark is None else mark.name
     did = "removed the log" if removed else f"took over with epoch {meta.epoch}"
-    since_us = 0 if meta.writer is None else meta.writer.since_us
+    since_us = 0 if mark is None else mark.since_us
     return Fenced(
         f"log {name!r}: {who} {did}",
         outcome=outcome,

@@ -37,6 +37,19 @@ async def test_the_older_writer_is_fenced_and_told_by_whom(api: Api) -> None:
     assert await api.values() == [b"before", b"after", b"more"]
 
 
+async def test_a_winner_that_has_closed_by_then_is_still_named(api: Api) -> None:
+    old = await api.open_writer(owner="the old one")
+    await old.append(b"before")
+    async with api.open_writer(owner="the new one") as new:
+        await new.append(b"after")
+        epoch = new.epoch
+    with pytest.raises(dlog.Fenced) as caught:
+        await old.append(b"zombie")
+    assert (caught.value.winner.name, caught.value.winner.epoch) == ("the new one", epoch)
+    await old.close()
+    assert await api.values() == [b"before", b"after"]
+
+
 async def test_two_writers_of_one_client_fence_each_other_as_well(api: Api) -> None:
     async with api.connect() as client:
         old = await client.open_writer("log")

@@ -59,6 +59,7 @@ VALUES: dict[str, LogMeta] = {
     "new": NEW,
     "claimed": NEW.claimed(MARK).listed(5),
     "full": FULL,
+    "left": NEW.claimed(MARK).handed_over("grace@host:2"),
     "removed": dataclasses.replace(
         NEW, state=LogState.DELETED, epoch=4, next_number=9, ledger_floor=30
     ),
