@@ -39,7 +39,7 @@ from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.duties import Duty, next_duty, procedure_of
 from dlog.writer.rotation import begin, close
-from dlog.writer.takeover import Opening, be_present, take_over
+from dlog.writer.takeover import Opening, take_over
 from dlog.writer.tickets import until_resolved
 
 _log = logging.getLogger("dlog.writer")
@@ -121,7 +121,7 @@ class Engine:
                 self._core = WriterCore(identity, opened, self.options)
                 if (error := self._early_failures.get(opened.ledger_id)) is not None:
                     raise error
-                await self._driver.run(begin(self._core, be_present(opening)))
+                await self._driver.run(begin(self._core))
                 await self._until(lambda: self._is_visible(opened.ledger_id))
         except TimeoutError as error:
             self._let_go()

@@ -39,11 +39,9 @@ from dlog.writer.takeover import is_listed, lost_to, refuse_unless_owned
 _log = logging.getLogger("dlog.writer")
 
 
-def begin(core: WriterCore, presence: Procedure[None]) -> Procedure[None]:
-    """The seam of the first segment, right after the takeover; then the writer is open. While the
-    seam is on its way to the disk, `presence` is made known: the takeover itself need not wait."""
+def begin(core: WriterCore) -> Procedure[None]:
+    """The seam of the first segment, right after the takeover; then the writer is open."""
     yield from write_seam(core, core.current, "takeover.seam")
-    yield from presence
 
 
 def prepare(core: WriterCore) -> Procedure[None]:

@@ -156,12 +156,17 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
     """None when somebody was faster: look again."""
     before = seen.meta
     claimed = before.claimed(opening.mark)
-    ledger_id = yield from _born(opening, claimed)
+    if seen.version is None:
+        ledger_id = yield from _born(opening, claimed)
+    else:
+        ledger_id, _ = yield Together((_born(opening, claimed), _be_present(opening)))
     wanted = claimed.listed(ledger_id)
     try:
         if seen.version is None:
             version = yield CreateNode(opening.path, wanted.to_bytes(), point="takeover.committed")
             after = Seen(wanted, version)
+            # Only now: presence stands below the log's node, and would make an empty one.
+            yield from _be_present(opening)
         else:
             after = yield from _replace_once(opening, Seen(before, seen.version), wanted, ledger_id)
     except (Conflict, AlreadyExists) as refused:
@@ -234,7 +239,8 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
     )
     unsealed = claimed.meta.unsealed
     recoveries = [_recover(opening, segment) for segment in unsealed]
-    *found, ledger_id = yield Together((*recoveries, _born(opening, claimed.meta)))
+    presence = _be_present(opening)
+    *found, ledger_id, _ = yield Together((*recoveries, _born(opening, claimed.meta), presence))
     trace.before("takeover.decided")
     decided = decide_end(claimed.meta.end, found)
     trace.after("takeover.decided")
@@ -286,9 +292,9 @@ def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
     )
 
 
-def be_present(opening: Opening) -> Procedure[None]:
-    """Where `if_dead` and `wait` look for us, below the node of a log that is ours by now. Advice
-    only: failing at it is no reason not to open."""
+def _be_present(opening: Opening) -> Procedure[None]:
+    """Where `if_dead` and `wait` look for us. Advice only: failing at it is no reason not to
+    open."""
     path = opening.layout.presence(opening.name, opening.mark.token)
     try:
         yield CreateNode(path, opening.mark.name.encode(), ephemeral=True)

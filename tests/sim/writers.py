@@ -28,7 +28,7 @@ from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.duties import Duty, next_duty, procedure_of
 from dlog.writer.policy import Advice
 from dlog.writer.rotation import begin, close
-from dlog.writer.takeover import Opened, Opening, be_present, take_over
+from dlog.writer.takeover import Opened, Opening, take_over
 from tests.sim.clients import Answered, SimClient
 from tests.sim.ledgers import SimLedgers
 from tests.sim.metadata import SimMeta
@@ -94,7 +94,7 @@ class SimWriter(SimClient):
     def open(self, then: Callable[[], None] = lambda: None, *, policy: str | None = None) -> None:
         """`then` runs once the open has returned, with `handle` set, or `error`."""
         self._then = then
-        self._opening = opening = Opening(
+        opening = Opening(
             NAME,
             LAYOUT,
             self._mark,
@@ -113,7 +113,7 @@ class SimWriter(SimClient):
         identity = Identity(NAME, self._mark.token, LAYOUT, self.now_us, self.now_s, self)
         self.core = WriterCore(identity, opened, self.options, policy=RandomPolicy(self.world))
         self._opening_ledger = opened.ledger_id
-        self.run(begin(self.core, be_present(self._opening)), self._begun)
+        self.run(begin(self.core), self._begun)
 
     def _begun(self, _: Any, error: DlogError | None) -> None:
         if error is not None:
