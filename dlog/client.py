@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Generator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from dlog import uri
 from dlog.admin.admin import Admin
@@ -159,6 +159,8 @@ class Client:
                     await _close_stores(opened)
                     raise
                 self._opened = opened
+                if isinstance(opened.ledgers, WarmsUp):  # only now: its format is one we know
+                    opened.ledgers.warm_up()
         return self._opened
 
     def belong_to(self, handle: Writer | Reader) -> None:
@@ -214,6 +216,11 @@ class Client:
 def connect(url: str | None = None, **client_options: Any) -> Client:
     """A client for `url`, else for what DLOG_URL says, else for the user's own data directory."""
     return Client(uri.resolve(url, client_options))
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    def warm_up(self) -> None: ...
 
 
 # --- backends, by scheme; each is imported when first used

@@ -71,10 +71,17 @@ class EmbeddedLedgerStore:
         self._pid = os.getpid()
         self._ready = False
         self._swept = False
+        self._warming: asyncio.Task[None] | None = None
         self._getting_ready = asyncio.Lock()
         self._appenders: set[EmbeddedAppender] = set()
         self._readers: set[EmbeddedReader] = set()
         self._closed = False
+
+    def warm_up(self) -> None:
+        """Begin what the first use would wait for. If it fails, the first use says why."""
+        if self._warming is None:
+            self._warming = asyncio.get_running_loop().create_task(self._prepare())
+            self._warming.add_done_callback(_look_at)
 
     async def create(self, spec: LedgerSpec) -> EmbeddedAppender:
         await self._prepare()
@@ -83,8 +90,16 @@ class EmbeddedLedgerStore:
         trace.after("ledger.node_created")
         words, fd = await self._on_thread(lambda: self._make_files(node))
         try:
-            # Slept since the node was made? Whoever deleted it may have taken the fence with it.
-            await self._nodes.read(node.ledger_id)
+            # The names must outlive a crash as the entries will; the header goes with the first of
+            # them. Meanwhile: slept since the node was made? Whoever deleted it may have taken the
+            # fence with it.
+            synced = asyncio.ensure_future(
+                self._on_thread(lambda: _sync_directory(self._directory))
+            )
+            try:
+                await self._nodes.read(node.ledger_id)
+            finally:
+                await synced
         except BaseException as error:
             words.close()
             os.close(fd)
@@ -172,6 +187,8 @@ class EmbeddedLedgerStore:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        if self._warming is not None:
+            await asyncio.wait([self._warming])
         for reader in list(self._readers):
             await reader.close()
         appenders = list(self._appenders)
@@ -216,9 +233,6 @@ class EmbeddedLedgerStore:
             header = encode_file_header(node.ledger_id, node.uid, node.created_us)
             if os.pwrite(fd, header, 0) != FILE_HEADER_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            # The names must outlive a crash as the entries will; the header goes with the first
-            # of them.
-            _sync_directory(self._directory)
         except FileExistsError as error:
             words.close()
             raise Corrupt(
@@ -355,6 +369,12 @@ class EmbeddedLedgerStore:
         except OSError as error:
             path = error.filename or os.fspath(self._directory)
             raise disk_error(error, "use", path, outcome=Outcome.UNKNOWN) from error
+
+
+def _look_at(warming: asyncio.Task[None]) -> None:
+    """Its error is not lost: whoever uses the store first meets it again."""
+    if not warming.cancelled():
+        warming.exception()
 
 
 def _discard(result: object) -> None:
