@@ -221,6 +221,12 @@ class Writer:
             if self._owned is not None:
                 self._owned.abandon()
 
+    def forget(self) -> None:
+        """At the end of the program: say what it costs that nobody closed it, and leave it be."""
+        if not self._closed and self._portal.usable:
+            self._closed = self._inner._closed = True
+            aio.tell_dropped(self._inner._engine, self._inner._engine.unacknowledged)
+
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.drop()
@@ -236,9 +242,12 @@ _open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 @atexit.register
-def _drop_all() -> None:
+def _tell_all() -> None:
+    """The program ends. Only daemon threads are left, and they are told nothing: one that wakes to
+    print its error now would hold the lock of stderr when the interpreter needs it, and abort
+    it."""
     for writer in list(_open_writers):
-        writer.drop()
+        writer.forget()
 
 
 def _deadline(timeout: float | None) -> float | None:

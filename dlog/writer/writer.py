@@ -282,14 +282,18 @@ def drop(engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
     """Nobody holds the handle any more and it was not closed: say so, with what it costs."""
     error = WriterClosed(f"the writer of log {engine.name!r} was dropped", log=engine.name)
     count = engine.unacknowledged
-    what = (
-        f"a writer of log {engine.name!r} was dropped without close(): "
-        f"{count} messages were not acknowledged"
-    )
     try:
         loop.call_soon_threadsafe(engine.abandon, error)
     except RuntimeError:
         pass  # the loop is gone, and everything with it
+    tell_dropped(engine, count)
+
+
+def tell_dropped(engine: Engine, count: int) -> None:
+    what = (
+        f"a writer of log {engine.name!r} was dropped without close(): "
+        f"{count} messages were not acknowledged"
+    )
     if count > 0:  # Python shows a ResourceWarning to developers only; a loss concerns everybody
         _log.warning(what)
-    warnings.warn(what, ResourceWarning, stacklevel=3)  # last: it may be made an error
+    warnings.warn(what, ResourceWarning, stacklevel=4)  # last: it may be made an error
