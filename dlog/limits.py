@@ -40,8 +40,8 @@ META_PAGE_SEGMENTS = 128
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 
 META_TIMEOUT_MS_DEFAULT = 10_000
-# What a bookie takes in one frame, length prefix included, unless it is configured otherwise. What it
-# sends may be larger by the fields around an entry of the largest size, so we take a little more.
+# What a bookie takes in one frame, length prefix included, unless it is configured otherwise. What
+# it sends is larger by the fields around an entry of the largest size, so we take a little more.
 BOOKIE_FRAME_BYTES_MAX = 5 * MIB
 BOOKIE_REPLY_BYTES_MAX = BOOKIE_FRAME_BYTES_MAX + KIB  # without the prefix
 BOOKIE_AUTH_BYTES_MAX = 64 * KIB  # a peer that has not proved itself gets no more

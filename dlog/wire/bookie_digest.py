@@ -99,18 +99,12 @@ class EntryDigest:
     ) -> bytes:
         """What stands in front of the payload: the numbers and the digest. `ledger_bytes` counts
         this payload, too."""
-        check(
-            -1 <= last_confirmed < entry_id and ledger_id >= 0 and ledger_bytes >= 0,
-            "an entry is made with its numbers in order",
-            ledger_id,
-            entry_id,
-            last_confirmed,
-            ledger_bytes,
-        )
+        if not -1 <= last_confirmed < entry_id or ledger_id < 0 or ledger_bytes < 0:
+            raise _disordered(ledger_id, entry_id, last_confirmed, ledger_bytes)
         try:
             numbers = _NUMBERS.pack(ledger_id, entry_id, last_confirmed, ledger_bytes)
-        except error as wrong:
-            raise Broken(f"a number of entry {entry_id} has no 64 bits: {wrong}") from None
+        except error:
+            raise _disordered(ledger_id, entry_id, last_confirmed, ledger_bytes) from None
         return numbers + self._sum(numbers, payload)
 
     def verify(
@@ -122,9 +116,7 @@ class EntryDigest:
             raise _corrupt(where, ledger_id, entry_id, f"it is entry {entry.entry_id}")
         return entry
 
-    def verify_last(
-        self, raw: Buffer, *, ledger_id: int, where: str = "a bookie"
-    ) -> StoredEntry:
+    def verify_last(self, raw: Buffer, *, ledger_id: int, where: str = "a bookie") -> StoredEntry:
         """The same when only the bookie knows which of its entries is the last one."""
         head_bytes = self.head_bytes
         view = memoryview(raw)
@@ -149,10 +141,7 @@ class EntryDigest:
     def pack_lac(self, ledger_id: int, last_confirmed: int) -> bytes:
         """The proof of a LAC that a writer leaves with bookies, apart from any entry."""
         check(ledger_id >= 0 and last_confirmed >= -1, "a LAC is an entry", last_confirmed)
-        try:
-            numbers = _LAC.pack(ledger_id, last_confirmed)
-        except error as wrong:
-            raise Broken(f"LAC {last_confirmed} has no 64 bits: {wrong}") from None
+        numbers = _LAC.pack(ledger_id, last_confirmed)
         return numbers + self._sum(numbers, ())
 
     def verify_lac(self, raw: Buffer, *, ledger_id: int, where: str = "a bookie") -> int:
@@ -169,12 +158,14 @@ class EntryDigest:
         return int(last_confirmed)
 
 
+def _disordered(*numbers: int) -> Broken:
+    return Broken(f"no entry has the ledger id, entry id, LAC and ledger bytes {numbers}")
+
+
 def _corrupt(where: str, ledger_id: int, entry_id: int | None, what: str) -> Corrupt:
     which = "an entry" if entry_id is None else f"entry {entry_id}"
-    about = {} if entry_id is None else {"entry_id": entry_id}
-    return Corrupt(
-        f"{where}: {which} of ledger {ledger_id}: {what}", ledger_id=ledger_id, **about
-    )
+    text = f"{where}: {which} of ledger {ledger_id}: {what}"
+    return Corrupt(text, ledger_id=ledger_id, entry_id=entry_id)
 
 
 def _crc32c(numbers: Buffer, payload: Sequence[Buffer]) -> bytes:

@@ -30,17 +30,17 @@ _LENGTH = Struct(">i")
 
 
 class FrameRun(NamedTuple):
-    """`count` whole frames, back to back and with their lengths, each `frame_bytes` long. Beyond
-    the first frame all begin with the same `ALIKE_BYTES` bytes."""
+    """`frame_count` whole frames, back to back and with their lengths, each `frame_bytes` long; all
+    begin with the same `ALIKE_BYTES` bytes."""
 
     view: memoryview
     frame_bytes: int
-    count: int
+    frame_count: int
 
     def bodies(self) -> Iterator[memoryview]:
         """The frames one by one, without their lengths."""
         view, step = self.view, self.frame_bytes
-        for at in range(0, self.count * step, step):
+        for at in range(0, self.frame_count * step, step):
             yield view[at + LENGTH_BYTES : at + step]
 
 
@@ -83,15 +83,20 @@ class FrameSplitter:
         now and whenever asked again."""
         if self._broken is not None:
             raise self._broken.again()
-        if self._cut:
-            return self._mended() or self._set_aside()
+        run = self._mended() if self._cut else self._whole()
+        if run is None:
+            self._set_aside()
+        return run
+
+    def _whole(self) -> FrameRun | None:
+        """What stands whole in the chunk, without a copy."""
         chunk, at = self._chunk, self._at
         there = len(chunk) - at
         if there < LENGTH_BYTES:
-            return self._set_aside()
+            return None
         frame_bytes = self._frame_bytes(chunk, at)
         if frame_bytes > there:
-            return self._set_aside()
+            return None
         count = self._count_alike(chunk, at, frame_bytes)
         self._at = end = at + count * frame_bytes
         return FrameRun(self._view[at:end], frame_bytes, count)
@@ -99,10 +104,9 @@ class FrameSplitter:
     def _mended(self) -> FrameRun | None:
         """The cut frame, if the chunk ends it."""
         cut = self._cut
+        self._take(LENGTH_BYTES - len(cut))
         if len(cut) < LENGTH_BYTES:
-            self._take(LENGTH_BYTES - len(cut))
-            if len(cut) < LENGTH_BYTES:
-                return None
+            return None
         frame_bytes = self._frame_bytes(cut, 0)
         self._take(frame_bytes - len(cut))
         if len(cut) < frame_bytes:
@@ -111,8 +115,8 @@ class FrameSplitter:
         return FrameRun(memoryview(cut), frame_bytes, 1)
 
     def _take(self, wanted: int) -> None:
-        """Moves up to `wanted` bytes from the chunk to the cut frame."""
-        end = min(self._at + wanted, len(self._chunk))
+        """Moves up to `wanted` bytes, if it is any, from the chunk to the cut frame."""
+        end = min(self._at + max(wanted, 0), len(self._chunk))
         self._cut += self._view[self._at : end]
         self._at = end
 

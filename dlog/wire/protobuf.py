@@ -14,7 +14,7 @@ nobody here sends, are stepped over as unknown fields are, to a bounded depth.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dlog.errors import Corrupt, FormatError, check
@@ -22,7 +22,7 @@ from dlog.wire import Buffer
 
 VARINT_BYTES_MAX: Final = 10
 NESTING_MAX: Final = 16  # messages in messages and groups in groups; three is the most in use
-FIELDS_MAX: Final = 1 << 16  # of one message
+FIELDS_MAX: Final = 1 << 15  # of one message
 _FIELD_NUMBER_END = 1 << 29
 _UINT64_END = 1 << 64
 _INT64_END = 1 << 63
@@ -39,14 +39,26 @@ class WireType(enum.IntEnum):
 
 
 class Kind(enum.Enum):
-    """How a known field stands on the wire. Fixed widths are not in use here."""
+    """How a known field stands on the wire. Fixed widths and repeated numbers are not in use."""
 
     NUMBER = WireType.VARINT
     BYTES = WireType.BYTES
 
 
 NUMBER, BYTES = Kind.NUMBER, Kind.BYTES
-Fields = Mapping[int, Kind]
+
+
+class Fields:
+    """The fields that a message is asked for, made once for each kind of message."""
+
+    __slots__ = ("kinds", "of_tag")
+
+    def __init__(self, kinds: Mapping[int, Kind]) -> None:
+        self.kinds = dict(kinds)
+        # By tag, which is number and wire type in one: a field of another type is not found.
+        self.of_tag = {
+            number << 3 | kind.value: (number, kind is BYTES) for number, kind in kinds.items()
+        }
 
 
 def read_varint(view: memoryview, at: int, where: str) -> tuple[int, int]:
@@ -70,50 +82,65 @@ class Message:
     """One message, checked as a whole. `unknown` holds the fields that were not asked for, as they
     stood, one after the other."""
 
-    __slots__ = ("_depth", "_found", "_where", "unknown")
+    __slots__ = ("_depth", "_numbers", "_strings", "_where", "unknown")
 
     def __init__(self, raw: Buffer, fields: Fields, where: str, *, depth: int = 0) -> None:
         if depth > NESTING_MAX:
             raise Corrupt(f"{where}: messages are nested more than {NESTING_MAX} deep")
         self._where = where
         self._depth = depth
-        self._found: dict[int, list[int | memoryview]] = {}
+        self._numbers: dict[int, int] = {}  # the last one of each field
+        self._strings: dict[int, list[memoryview]] = {}  # all of each field
         self.unknown = b""
         self._sort(memoryview(raw), fields)
 
     def _sort(self, view: memoryview, fields: Fields) -> None:
-        where, found, unknown = self._where, self._found, []
+        where, of_tag = self._where, fields.of_tag
+        unknown: list[slice] = []
         at, end, count = 0, len(view), 0
         while at < end:
             count += 1
             if count > FIELDS_MAX:
                 raise Corrupt(f"{where}: more than {FIELDS_MAX} fields")
             begin = at
-            number, wire_type, at = _read_tag(view, at, where)
-            kind = fields.get(number)
-            if kind is None:
-                at = _skip(view, at, number, wire_type, where, self._depth)
-                unknown.append(view[begin:at])
+            tag, at = _read(view, at, end, where)
+            known = of_tag.get(tag)
+            if known is None:
+                at = self._pass_by(view, tag, at, fields)
+                if unknown and unknown[-1].stop == begin:
+                    begin = unknown.pop().start
+                unknown.append(slice(begin, at))
                 continue
-            if wire_type is not kind.value:
-                raise Corrupt(f"{where}: field {number} has wire type {wire_type.name}")
-            value: int | memoryview
-            value, at = read_varint(view, at, where)
-            if kind is BYTES:
-                begin, at = at, _end_of(view, at, value, number, where)
-                value = view[begin:at]
-            found.setdefault(number, []).append(value)
+            number, is_string = known
+            value, at = _read(view, at, end, where)
+            if not is_string:
+                self._numbers[number] = value
+                continue
+            begin, at = at, _end_of(view, at, value, number, where)
+            self._strings.setdefault(number, []).append(view[begin:at])
         if unknown:
-            self.unknown = b"".join(unknown)
+            self.unknown = b"".join(map(view.__getitem__, unknown))
+
+    def _pass_by(self, view: memoryview, tag: int, at: int, fields: Fields) -> int:
+        """Where an unknown field ends."""
+        number, wire_type = _checked_tag(tag, at, self._where)
+        if number in fields.kinds:
+            raise Corrupt(f"{self._where}: field {number} has wire type {wire_type.name}")
+        return _skip(view, at, number, wire_type, self._where, self._depth)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._found
+        return number in self._numbers or number in self._strings
+
+    def string_numbers(self) -> Iterable[int]:
+        """Of the fields of bytes that are there."""
+        return self._strings.keys()
 
     def uint64(self, number: int) -> int:
         """Required, as is every field that is asked for without `optional`."""
-        value = self._last(number)
-        check(type(value) is int, "a number is asked for as one", number)
-        return value  # type: ignore[return-value]
+        try:
+            return self._numbers[number]
+        except KeyError:
+            raise self._missing(number) from None
 
     def int64(self, number: int) -> int:
         value = self.uint64(number)
@@ -126,48 +153,41 @@ class Message:
         return value
 
     def optional_int64(self, number: int) -> int | None:
-        return self.int64(number) if number in self._found else None
+        return self.int64(number) if number in self._numbers else None
 
     def optional_int32(self, number: int) -> int | None:
-        return self.int32(number) if number in self._found else None
+        return self.int32(number) if number in self._numbers else None
 
     def bytes(self, number: int) -> memoryview:
         """A view of the message's own buffer."""
-        return self._view(self._last(number), number)
+        try:
+            return self._strings[number][-1]
+        except KeyError:
+            raise self._missing(number) from None
 
     def optional_bytes(self, number: int) -> memoryview | None:
-        return self.bytes(number) if number in self._found else None
+        return self.bytes(number) if number in self._strings else None
 
     def text(self, number: int) -> str:
         return self._text(self.bytes(number), number)
 
     def texts(self, number: int) -> Iterator[str]:
         """Of a repeated field, in order."""
-        for value in self._found.get(number, ()):
-            yield self._text(self._view(value, number), number)
+        for value in self._strings.get(number, ()):
+            yield self._text(value, number)
 
     def message(self, number: int, fields: Fields, name: str) -> Message:
         """All that stand under `number`, merged: the same as reading them back to back."""
-        self._last(number)
-        every = [self._view(value, number) for value in self._found[number]]
-        raw = every[0] if len(every) == 1 else memoryview(b"".join(every))
+        raw = self.bytes(number)
+        every = self._strings[number]
+        if len(every) > 1:
+            raw = memoryview(b"".join(every))
         return Message(raw, fields, f"{self._where}, {name}", depth=self._depth + 1)
 
     def messages(self, number: int, fields: Fields, name: str) -> Iterator[Message]:
         """Of a repeated field, in order."""
-        for at, value in enumerate(self._found.get(number, ())):
-            where = f"{self._where}, {name} {at}"
-            yield Message(self._view(value, number), fields, where, depth=self._depth + 1)
-
-    def _last(self, number: int) -> int | memoryview:
-        values = self._found.get(number)
-        if values is None:
-            raise Corrupt(f"{self._where}: the required field {number} is missing")
-        return values[-1]
-
-    def _view(self, value: int | memoryview, number: int) -> memoryview:
-        check(type(value) is memoryview, "bytes are asked for as bytes", number)
-        return value  # type: ignore[return-value]
+        for at, value in enumerate(self._strings.get(number, ())):
+            yield Message(value, fields, f"{self._where}, {name} {at}", depth=self._depth + 1)
 
     def _text(self, value: memoryview, number: int) -> str:
         try:
@@ -175,16 +195,27 @@ class Message:
         except UnicodeDecodeError:
             raise Corrupt(f"{self._where}: field {number} is not UTF-8") from None
 
+    def _missing(self, number: int) -> Corrupt:
+        return Corrupt(f"{self._where}: the required field {number} is missing")
 
-def _read_tag(view: memoryview, at: int, where: str) -> tuple[int, WireType, int]:
-    tag, after = read_varint(view, at, where)
+
+def _read(view: memoryview, at: int, end: int, where: str) -> tuple[int, int]:
+    """`read_varint`, without detours for the one byte that most numbers are."""
+    if at < end:
+        byte = view[at]
+        if byte < 0x80:
+            return byte, at + 1
+    return read_varint(view, at, where)
+
+
+def _checked_tag(tag: int, at: int, where: str) -> tuple[int, WireType]:
     number = tag >> 3
     if not 0 < number < _FIELD_NUMBER_END:
-        raise Corrupt(f"{where}: there is no field {number}, at byte {at}")
+        raise Corrupt(f"{where}: there is no field {number}, before byte {at}")
     wire_type = _WIRE_TYPES.get(tag & 7)
     if wire_type is None:
         raise FormatError(f"{where}: field {number} has the unknown wire type {tag & 7}")
-    return number, wire_type, after
+    return number, wire_type
 
 
 def _end_of(view: memoryview, at: int, size: int, number: int, where: str) -> int:
@@ -215,7 +246,8 @@ def _skip_group(view: memoryview, at: int, number: int, where: str, depth: int) 
     if depth > NESTING_MAX:
         raise Corrupt(f"{where}: groups are nested more than {NESTING_MAX} deep")
     while True:
-        inner, wire_type, at = _read_tag(view, at, where)
+        tag, at = read_varint(view, at, where)
+        inner, wire_type = _checked_tag(tag, at, where)
         if wire_type is WireType.END_GROUP:
             if inner != number:
                 raise Corrupt(f"{where}: the group {number} ends as {inner}")
