@@ -1,0 +1,100 @@
+"""One ZooKeeper server on a port that stays its own: kill it, freeze it, start it again on the same
+data. Every write is synced. Ticks are short by default, so that tests of expiring sessions are."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from dlog.testing.cluster.ports import LOOPBACK, Port
+from dlog.testing.cluster.process import JavaCommand, JavaProcess
+
+TICK_MS_DEFAULT = 200  # sessions of 0.4 to 10 s
+SESSION_TICKS = (2, 50)
+HEAP_MB = 128
+ANSWER_TIMEOUT_S = 1.0
+ANSWER_BYTES_MAX = 1 << 20
+
+_CONFIG = """tickTime={tick_ms}
+dataDir={data}
+clientPort={port}
+clientPortAddress={host}
+minSessionTimeout={least_ms}
+maxSessionTimeout={most_ms}
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=*
+"""
+
+
+class ZooKeeper(JavaProcess):
+    """A stand-alone server. `hosts` is what clients are given."""
+
+    def __init__(
+        self,
+        directory: Path,
+        class_path: str,
+        *,
+        tick_ms: int = TICK_MS_DEFAULT,
+        detached: bool = False,
+    ) -> None:
+        self._class_path = class_path
+        self._tick_ms = tick_ms
+        self._port = Port()
+        super().__init__("ZooKeeper", directory, self._java_command, self._is_ok, detached=detached)
+
+    @property
+    def port(self) -> int:
+        return self._port.number
+
+    @property
+    def hosts(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    def ask(self, word: str) -> str:
+        """One of ZooKeeper's four-letter words, as `dump`; "" when there is no answer."""
+        answer = b""
+        try:
+            with socket.create_connection((LOOPBACK, self.port), ANSWER_TIMEOUT_S) as connection:
+                connection.sendall(word.encode("ascii"))
+                while piece := connection.recv(1 << 16):
+                    answer += piece
+                    if len(answer) > ANSWER_BYTES_MAX:
+                        break
+        except OSError:
+            return ""
+        return answer.decode("utf-8", "replace")
+
+    def has_ephemeral(self, path: str) -> bool:
+        """Whether some session keeps this node alive."""
+        return path in (line.strip() for line in self.ask("dump").splitlines())
+
+    def release(self) -> None:
+        """After the last stop: the port may go to others."""
+        self._port.release()
+
+    def _is_ok(self) -> bool:
+        return "standalone" in self.ask("srvr")
+
+    def _java_command(self) -> JavaCommand:
+        data, config = self.directory / "data", self.directory / "zoo.cfg"
+        data.mkdir(exist_ok=True)
+        least, most = SESSION_TICKS
+        config.write_text(
+            _CONFIG.format(
+                tick_ms=self._tick_ms,
+                data=data,
+                port=self.port,
+                host=LOOPBACK,
+                least_ms=least * self._tick_ms,
+                most_ms=most * self._tick_ms,
+            ),
+            encoding="utf-8",
+        )
+        return JavaCommand(
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            [str(config)],
+            self._class_path,
+            heap_mb=HEAP_MB,
+            properties=["zookeeper.preAllocSize=1024"],  # KiB; the default writes 64 MiB of zeros
+        )
