@@ -32,7 +32,7 @@ def _may(*rooms: str) -> frozenset[str]:
 
 # What stands below the three rooms of one log.
 _WAIST = _may("floor", "wire", "contracts", "meta values", "effects", "driver", "cores")
-_BACKENDS = _may("sqlite", "memory meta", "embedded", "memory ledgers")
+_BACKENDS = _may("sqlite", "zookeeper", "memory meta", "embedded", "memory ledgers")
 
 ROOMS = (
     Room(
@@ -65,6 +65,7 @@ ROOMS = (
     ),
     Room("own trees", (r"dlog\.meta\.nodes",), _may("floor", "contracts"), _NO_IO),
     Room("sqlite", (r"dlog\.meta\.sqlite.*",), _may("floor", "wire", "contracts", "own trees")),
+    Room("zookeeper", (r"dlog\.meta\.zookeeper.*",), _may("floor", "contracts")),
     Room(
         "memory meta",
         (r"dlog\.meta\.memory.*",),
@@ -96,6 +97,7 @@ ROOMS = (
 # Edges the table forbids and that stand nevertheless, each with its reason.
 EXTRA_EDGES = {
     ("dlog.cli.commands.doctor", "dlog.wire.crc32c"): "doctor reports which CRC32C was chosen",
+    ("dlog.cli.commands.dev", "dlog.testing.cluster"): "`dlog dev` is the test cluster, for people",
     ("dlog.reader.message", "dlog.reader.arrow"): "loaded when to_arrow() is called",
 }
 
@@ -105,7 +107,7 @@ ONLY_IN = {
     "rich": r"dlog\.cli(\..*)?",
     "structlog": r"dlog\.cli(\..*)?",
     "sqlite3": r"dlog\.(meta\.sqlite.*|cli\.commands\.doctor)",
-    "kazoo": r"dlog\.meta\.zookeeper",
+    "kazoo": r"dlog\.meta\.zookeeper_(client|errors)",
     "fastcrc": r"dlog\.wire\.crc32c",
     "google_crc32c": r"dlog\.wire\.crc32c",
     "crcmod": r"dlog\.wire\.crc32c",

@@ -1,0 +1,402 @@
+"""The MetaStore on ZooKeeper: one tree for all machines.
+
+This module says how each call of the contract is made of ZooKeeper's; `zookeeper_client` holds the
+session, `zookeeper_watch`, `zookeeper_names` and `zookeeper_errors` what their names say. Only
+`zookeeper_client` and `zookeeper_errors` know kazoo.
+
+**Versions** are transaction numbers: the one that last wrote the node. They grow over the whole
+tree and never come again, while ZooKeeper's own counter per node starts at 0 with each new node of
+a path. The server compares only that counter, though, so a write *looks, then leaps*: it reads the
+node, compares the transaction, and sends the write on the counter it read. Between the two the node
+might be deleted and made again, and its counter come to the same number. Therefore every delete
+also writes the node at `root`, and every write carries, in one transaction, the check that `root`
+was not written since before the look: if it was, look again. (Nodes that end with their session,
+and those that others delete with tools of their own, do not write `root`; a write that met such a
+new node under an old path is recognised by its answer, and `Broken`.)
+
+**Doubt.** A write whose answer was lost ends in an error with outcome UNKNOWN. Only the end of a
+session settles one: what it made or did not make of ephemeral nodes is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from dlog.errors import (
+    AlreadyExists,
+    ConfigError,
+    Conflict,
+    DlogError,
+    ForkedHandle,
+    LeaseLost,
+    NotFound,
+    Outcome,
+    Timeout,
+    TooLarge,
+    Unavailable,
+    WriterClosed,
+    check,
+)
+from dlog.limits import META_TIMEOUT_MS_DEFAULT
+from dlog.meta.store import Created, Versioned, check_path, parent_of
+from dlog.meta.zookeeper_client import Credentials, Link, Send, Stage
+from dlog.meta.zookeeper_errors import culprit, root_is_written, translated
+from dlog.meta.zookeeper_names import (
+    check_request,
+    from_wire,
+    name_from_wire,
+    split_hosts,
+    to_wire,
+)
+from dlog.meta.zookeeper_watch import Bell, Sight, ZooKeeperWatch
+
+SESSION_TIMEOUT_MS_DEFAULT = 10_000
+BELLS_KEPT = 64  # of paths nobody watches just now
+
+# Sends the second half of a write, given the root and the node as they were looked at.
+Leap = Callable[[Any, Any, Any], Any]
+
+
+class ZooKeeperSession:
+    def __init__(self) -> None:
+        self.id = ""
+        self.lost = asyncio.Event()
+
+
+class ZooKeeperMetaStore:
+    """One session on the ensemble at `hosts` (`h1:2181,h2:2181`, and `/chroot` behind them if all
+    paths shall stand below one). Nothing is connected before the first call, or `open()`, which
+    only exists to hear of trouble early. Belongs to the loop of its first call.
+
+    `root` is a node that all users of the tree share and can write; it is made if it is missing.
+    With `auth` (user, password) every node is made so that only this user may touch it.
+
+    A session that is lost is lost: `session()` keeps saying so and ephemeral nodes are refused with
+    `LeaseLost`. All other calls go on, over a new connection.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        root: str = "/",
+        timeout_ms: float = META_TIMEOUT_MS_DEFAULT,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS_DEFAULT,
+        auth: Credentials | None = None,
+    ) -> None:
+        self._home: Link | None = None  # owns the session
+        self._stand_in: Link | None = None  # for everything else, once the session is lost
+        self._hosts, self._chroot = split_hosts(hosts)
+        if session_timeout_ms <= 0 or timeout_ms <= 0:
+            raise ConfigError("the time-outs of a metadata store are above 0")
+        self._root = to_wire(self._chroot, check_path(root))
+        self._timeout_s = timeout_ms / 1000
+        self._session_timeout_ms = session_timeout_ms
+        self._auth = auth
+        self._pid = os.getpid()
+        self._closed = False
+        self._session = ZooKeeperSession()
+        self._root_is_there = False
+        self._bells: dict[str, Bell] = {}
+        self._bells_bound = BELLS_KEPT
+        self._deleting = asyncio.Lock()
+
+    async def open(self) -> None:
+        await self._any_link(self._deadline_s())
+
+    async def get(self, path: str) -> Versioned:
+        wire = self._wire(path)
+        value, stat = await self._read(lambda zk: zk.get_async(wire), path, self._deadline_s())
+        return Versioned(value or b"", stat.mzxid)
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
+    ) -> Created:
+        """Numbers of sequential nodes are counted by the parent, and begin again only if the parent
+        itself is deleted and made again."""
+        wire = self._wire(path)
+        check_request(path, wire, self._root, value)
+        if path == "/":
+            raise AlreadyExists("the root is always there", path=path)
+        deadline_s = self._deadline_s()
+        while True:
+            link = await self._any_link(deadline_s)
+
+            def send(zk: Any, acl: Any = link.acl) -> Any:
+                return zk.create_async(
+                    wire, value, acl, ephemeral=ephemeral, sequence=sequential, include_data=True
+                )
+
+            try:
+                if ephemeral:
+                    made, stat = await self._of_our_session(send, path, deadline_s)
+                else:
+                    made, stat = await link.ask(send, path=path, writes=True, deadline_s=deadline_s)
+            except NotFound:
+                await _make(link, parent_of(wire), path, deadline_s)
+            else:
+                break
+        created = Created(from_wire(self._chroot, made), int(stat.mzxid))
+        if sequential and not made[len(wire) :].isdecimal():
+            # The parent counts in 31 bits and went on below zero.
+            await self.delete(created.path, created.version)
+            raise TooLarge(f"the numbers of sequential nodes are used up: {path}", path=path)
+        return created
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        wire = self._wire(path)
+        check_request(path, wire, self._root, value)
+
+        def leap(zk: Any, root: Any, seen: Any) -> Any:
+            both = zk.transaction()
+            both.check(self._root, root[1].version)
+            both.set_data(wire, value, seen.version)
+            return both.commit_async()
+
+        before, after = await self._look_then_leap(path, version, leap, self._deadline_s())
+        check(after.czxid == before.czxid, "a write met the node it was meant for", path)
+        return int(after.mzxid)
+
+    async def delete(self, path: str, version: int) -> None:
+        wire = self._wire(path)
+        if path == "/" or wire == self._root:
+            raise ConfigError(f"the root of a metadata tree stays: {path}", path=path)
+        deadline_s = self._deadline_s()
+
+        def leap(zk: Any, root: Any, seen: Any) -> Any:
+            both = zk.transaction()
+            both.set_data(self._root, root[0] or b"", root[1].version)
+            both.delete(wire, seen.version)
+            return both.commit_async()
+
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                # One at a time: of two at once only one would find the root unwritten.
+                await self._deleting.acquire()
+        except TimeoutError:
+            raise Timeout(
+                f"out of time behind other deletes: {path}",
+                outcome=Outcome.NOT_HAPPENED,
+                path=path,
+            ) from None
+        try:
+            await self._look_then_leap(path, version, leap, deadline_s)
+        finally:
+            self._deleting.release()
+
+    async def children(self, path: str) -> list[str]:
+        wire = self._wire(path)
+        names = await self._read(lambda zk: zk.get_children_async(wire), path, self._deadline_s())
+        return sorted(map(name_from_wire, names))
+
+    def watch(self, path: str) -> ZooKeeperWatch:
+        self.check_open()
+        return ZooKeeperWatch(self, check_path(path))
+
+    async def sync(self) -> None:
+        """ZooKeeper's `sync`: the server we talk to catches up with the leader."""
+        await self._sync("/", self._deadline_s())
+
+    async def session(self) -> ZooKeeperSession:
+        self.check_open()
+        link = self._home_link()
+        if not self._session.id:
+            if link.session_id is None:
+                await link.connected("/", self._deadline_s())
+            self._session.id = link.session_id or ""
+        return self._session
+
+    async def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._session.lost.set()
+        for bell in self._bells.values():
+            bell.ring()
+        links = [link for link in (self._home, self._stand_in) if link is not None]
+        await asyncio.gather(*(link.close() for link in links))
+
+    def __del__(self) -> None:
+        links = [link for link in (self._home, self._stand_in) if link is not None]
+        if not links or self._closed or os.getpid() != self._pid:
+            return
+        with suppress(RuntimeError):  # no thread can be started any more: the process ends
+            for link in links:
+                link.stop()
+        warnings.warn(
+            f"the metadata store at {self._hosts} was dropped without close()",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+    # --- For watches ---
+
+    def check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedHandle("this metadata store was opened in another process, before a fork")
+        if self._closed:
+            raise WriterClosed("the metadata store is closed")
+
+    def bell(self, path: str) -> Bell:
+        found = self._bells.get(path)
+        if found is None:
+            if len(self._bells) >= self._bells_bound:
+                self._bells = {at: bell for at, bell in self._bells.items() if not bell.is_idle}
+                self._bells_bound = max(BELLS_KEPT, 2 * len(self._bells))
+            found = self._bells[path] = Bell()
+        return found
+
+    async def look(self, path: str, bell: Bell | None) -> Sight | None:
+        wire, deadline_s = self._wire(path), self._deadline_s()
+        if bell is None or bell.armed:
+            return _sight(await self._read(lambda zk: zk.exists_async(wire), path, deadline_s))
+        bell.armed = True
+        try:
+            return await self._look_and_arm(wire, path, bell, deadline_s)
+        except BaseException:
+            bell.ring()  # nobody knows what of it is armed
+            raise
+
+    async def _look_and_arm(
+        self, wire: str, path: str, bell: Bell, deadline_s: float
+    ) -> Sight | None:
+        stat = await self._read(
+            lambda zk: zk.exists_async(wire, watch=bell.on_event), path, deadline_s
+        )
+        if stat is None:
+            return None
+        try:
+            _, stat = await self._read(
+                lambda zk: zk.get_children_async(wire, watch=bell.on_event, include_data=True),
+                path,
+                deadline_s,
+            )
+        except NotFound:
+            return None  # deleted since, and the bell rings for that
+        return _sight(stat)
+
+    # --- How calls are made ---
+
+    async def _look_then_leap(
+        self, path: str, version: int, leap: Leap, deadline_s: float
+    ) -> tuple[Any, Any]:
+        """Change the node if it is at `version`: what it was, and what the server answered."""
+        wire = self._wire(path)
+        is_fresh = False
+        while True:
+            root, seen = await asyncio.gather(
+                self._read(lambda zk: zk.get_async(self._root), self._root, deadline_s),
+                self._read(lambda zk: zk.exists_async(wire), path, deadline_s),
+            )
+            if seen is not None and seen.mzxid == version:
+
+                def send(zk: Any, root: Any = root, seen: Any = seen) -> Any:
+                    return leap(zk, root, seen)
+
+                link = await self._any_link(deadline_s)
+                answers = await link.ask(send, path=path, writes=True, deadline_s=deadline_s)
+                refused = culprit(answers)
+                if refused is None:
+                    return seen, answers[1]
+                index, error = refused
+                if index == 1 or not root_is_written(error):
+                    about = path if index == 1 else self._root
+                    raise translated(error, hosts=self._hosts, path=about, writes=True) from error
+            elif is_fresh and seen is None:
+                raise NotFound(f"there is no node {path}", path=path)
+            elif is_fresh:
+                raise Conflict(f"{path} is at another version", path=path)
+            # What we looked at may be old: our server may lag behind the others.
+            await self._sync(path, deadline_s)
+            is_fresh = True
+
+    async def _of_our_session(self, send: Send, path: str, deadline_s: float) -> Any:
+        """A call that makes an ephemeral node. If its answer was lost together with the session,
+        it is certain again: whatever it made is gone."""
+        link = self._home_link()
+        lost: DlogError | None = None
+        if not self._session.lost.is_set():
+            try:
+                return await link.ask(send, path=path, writes=True, deadline_s=deadline_s)
+            except (Unavailable, Timeout) as error:
+                if await link.wait_settled(deadline_s) is not Stage.OVER:
+                    raise
+                lost = error
+        self.check_open()
+        raise LeaseLost(f"the session is lost, and owns nothing: {path}", path=path) from lost
+
+    async def _read(self, send: Send, path: str, deadline_s: float) -> Any:
+        link = await self._any_link(deadline_s)
+        return await link.ask(send, path=path, writes=False, deadline_s=deadline_s)
+
+    async def _sync(self, path: str, deadline_s: float) -> None:
+        await self._read(lambda zk: zk.sync_async(self._chroot or "/"), path, deadline_s)
+
+    async def _any_link(self, deadline_s: float) -> Link:
+        """For what needs no session of ours. The tree's root is there when this returns."""
+        self.check_open()
+        link = self._home_link()
+        if link.stage is Stage.OVER:
+            if self._stand_in is None or self._stand_in.stage is Stage.OVER:
+                self._stand_in = self._new_link(lambda: None)
+            link = self._stand_in
+        if not self._root_is_there:
+            found = await link.ask(
+                lambda zk: zk.exists_async(self._root),
+                path=self._root,
+                writes=False,
+                deadline_s=deadline_s,
+            )
+            if found is None:
+                await _make(link, self._root, self._root, deadline_s)
+            self._root_is_there = True
+        return link
+
+    def _home_link(self) -> Link:
+        if self._home is None:
+            self._home = self._new_link(self._session.lost.set)
+        return self._home
+
+    def _new_link(self, on_over: Callable[[], None]) -> Link:
+        return Link(
+            self._hosts,
+            session_timeout_ms=self._session_timeout_ms,
+            auth=self._auth,
+            on_over=on_over,
+        )
+
+    def _wire(self, path: str) -> str:
+        self.check_open()
+        return to_wire(self._chroot, check_path(path))
+
+    def _deadline_s(self) -> float:
+        return asyncio.get_running_loop().time() + self._timeout_s
+
+
+async def _make(link: Link, wire: str, path: str, deadline_s: float) -> None:
+    """An empty node and whatever is missing above it. (Not a write of the caller's: if the answer
+    is lost, the node that was asked for is still certainly not there.)"""
+    missing = [wire]
+    while missing:
+
+        def send(zk: Any, wire: str = missing[-1]) -> Any:
+            return zk.create_async(wire, b"", link.acl)
+
+        try:
+            await link.ask(send, path=path, writes=False, deadline_s=deadline_s)
+        except AlreadyExists:
+            missing.pop()
+        except NotFound:
+            missing.append(parent_of(missing[-1]))
+        else:
+            missing.pop()
+
+
+def _sight(stat: Any) -> Sight | None:
+    return None if stat is None else Sight(stat.czxid, stat.mzxid, stat.pzxid)

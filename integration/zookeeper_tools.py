@@ -1,0 +1,51 @@
+"""What tests do to ZooKeeper behind a store's back, with raw connections of their own: end its
+session, look at a node as other clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from dlog.meta.zookeeper import ZooKeeperMetaStore
+
+START_TIMEOUT_S = 10.0
+
+
+@contextmanager
+def raw_client(hosts: str, **options: Any) -> Iterator[Any]:
+    client = KazooClient(hosts, **options)
+    client.start(timeout=START_TIMEOUT_S)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+async def raw(hosts: str, act: Callable[[Any], Any]) -> Any:
+    """Something done by a client that is not ours."""
+
+    def run() -> Any:
+        with raw_client(hosts) as client:
+            return act(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def end_session(store: ZooKeeperMetaStore) -> None:
+    """As a server does with one that was silent for too long: a second connection takes the session
+    over and closes it."""
+    await store.session()
+    link = store._home
+    assert link is not None
+    identity = link._client.client_id
+
+    def run() -> None:
+        with raw_client(link.hosts, client_id=identity):
+            pass  # leaving it closes the session
+
+    await asyncio.to_thread(run)
