@@ -12,10 +12,10 @@ Bytes that are no metadata are `Corrupt`, versions, states and digests that we d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
-from dlog.errors import ConfigError, Corrupt, FormatError, TooLarge, Unsupported
+from dlog.errors import ConfigError, Corrupt, FormatError, TooLarge, Unsupported, check
 from dlog.limits import LEDGER_METADATA_BYTES_MAX
 from dlog.wire import protobuf
 from dlog.wire.bookie_digest import DigestType
@@ -65,6 +65,12 @@ def pack_ledger_metadata(metadata: LedgerMetadata) -> bytes:
     packed = b"".join((_FRONT, protobuf.pack_varint(len(body)), body))
     if len(packed) > LEDGER_METADATA_BYTES_MAX:
         raise TooLarge(f"{len(packed)} bytes of metadata; {LEDGER_METADATA_BYTES_MAX} is the most")
+    # What nobody can read back would lose the ledger.
+    try:
+        read = parse_ledger_metadata(packed, where="metadata about to be written")
+    except (Corrupt, FormatError) as wrong:
+        raise ConfigError(wrong.message) from None
+    check(read == metadata, "ledger metadata is read as it was written", read, metadata)
     return packed
 
 
@@ -158,7 +164,10 @@ def _parse_v2(rest: bytes, where: str) -> LedgerMetadata:
         digest_type=fields.name("digestType", DigestType) if "digestType" in fields else None,
         password=fields.string("password") if "password" in fields else None,
         custom=tuple(
-            CustomPair("".join(each.texts("key")), each.string("value") if "value" in each else b"")
+            CustomPair(
+                each.text("key") if "key" in each else "",
+                each.string("value") if "value" in each else b"",
+            )
             for each in fields.messages("customMetadata")
         ),
         ctime_ms=fields.number("ctime") if "ctime" in fields else None,
@@ -198,6 +207,9 @@ class _TextFields:
     def string(self, name: str) -> bytes:
         value: bytes = self._last(name, bytes, "a string")
         return value
+
+    def text(self, name: str) -> str:
+        return self.texts(name)[-1]
 
     def texts(self, name: str) -> list[str]:
         values = self._message.get(name, [])
@@ -266,4 +278,8 @@ def _digest_of(number: int, where: str) -> DigestType:
     return digest
 
 
-_PARSERS: Final[Mapping[int, Any]] = {1: _parse_v1, 2: _parse_v2, 3: _parse_v3}
+_PARSERS: Final[dict[int, Callable[[bytes, str], LedgerMetadata]]] = {
+    1: _parse_v1,
+    2: _parse_v2,
+    3: _parse_v3,
+}

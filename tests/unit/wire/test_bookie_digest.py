@@ -1,0 +1,178 @@
+"""Entries and LAC proofs: vectors that a stock client agrees with, and nothing unverified."""
+
+from __future__ import annotations
+
+import hmac
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog.errors import Broken, Corrupt
+from dlog.wire.bookie_digest import (
+    DIGEST_BYTES,
+    DigestType,
+    EntryDigest,
+    StoredEntry,
+    mac_key,
+    master_key,
+)
+from tests.unit.wire.bookie_tools import harmed, vectors
+
+TYPES = list(DigestType)
+ID = st.integers(0, (1 << 63) - 1)
+
+
+def digest_of(vector: dict[str, Any], name: str) -> EntryDigest:
+    return EntryDigest(DigestType[name], vector["password"].encode())
+
+
+@pytest.mark.parametrize("vector", vectors("digests")["keys"])
+def test_keys(vector: dict[str, str]) -> None:
+    password = vector["password"].encode()
+    assert master_key(password).hex() == vector["master_key"]
+    assert mac_key(password).hex() == vector["mac_key"]
+
+
+@pytest.mark.parametrize("name", [each.name for each in TYPES])
+@pytest.mark.parametrize("vector", vectors("digests")["entries"])
+def test_entries(vector: dict[str, Any], name: str) -> None:
+    digest = digest_of(vector, name)
+    payload = bytes.fromhex(vector["payload"])
+    head = digest.pack_head(
+        vector["ledger_id"],
+        vector["entry_id"],
+        vector["last_confirmed"],
+        vector["ledger_bytes"],
+        [payload],
+    )
+    assert head.hex() == vector["numbers"] + vector["digests"][name]
+    assert len(head) == digest.head_bytes == 32 + DIGEST_BYTES[DigestType[name]]
+    raw = head + payload
+    entry = digest.verify(raw, ledger_id=vector["ledger_id"], entry_id=vector["entry_id"])
+    wanted = (vector["entry_id"], vector["last_confirmed"], vector["ledger_bytes"], payload)
+    assert entry == wanted
+    assert entry.payload.obj is raw
+
+
+@pytest.mark.parametrize("name", [each.name for each in TYPES])
+@pytest.mark.parametrize("vector", vectors("digests")["lacs"])
+def test_lac_proofs(vector: dict[str, Any], name: str) -> None:
+    digest = digest_of(vector, name)
+    proof = digest.pack_lac(vector["ledger_id"], vector["last_confirmed"])
+    assert proof.hex() == vector["numbers"] + vector["digests"][name]
+    assert digest.verify_lac(proof, ledger_id=7) == 3
+    with pytest.raises(Corrupt):
+        digest.verify_lac(proof, ledger_id=8)
+
+
+@given(st.sampled_from(TYPES), st.binary(max_size=20), ID, st.data())
+def test_round_trip_of_any_buffers(
+    type: DigestType, password: bytes, ledger_id: int, data: st.DataObject
+) -> None:
+    entry_id = data.draw(ID)
+    last_confirmed = data.draw(st.integers(-1, entry_id - 1))
+    payload = data.draw(st.binary(max_size=60))
+    ledger_bytes = data.draw(st.integers(len(payload), (1 << 63) - 1))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(payload)), max_size=4)))
+    pieces = [payload[a:b] for a, b in pairwise([0, *cuts, len(payload)])]
+    buffers = [data.draw(st.sampled_from((bytes, bytearray, memoryview)))(p) for p in pieces]
+    digest = EntryDigest(type, password)
+    head = digest.pack_head(ledger_id, entry_id, last_confirmed, ledger_bytes, buffers)
+    assert head == digest.pack_head(ledger_id, entry_id, last_confirmed, ledger_bytes, [payload])
+    raw = memoryview(b"front" + head + payload)[5:]
+    wanted = StoredEntry(entry_id, last_confirmed, ledger_bytes, memoryview(payload))
+    assert digest.verify(raw, ledger_id=ledger_id, entry_id=entry_id) == wanted
+    assert digest.verify_last(raw, ledger_id=ledger_id) == wanted
+
+
+@pytest.mark.parametrize("type", [each for each in TYPES if each is not DigestType.DUMMY])
+def test_no_harmed_entry_is_returned(type: DigestType) -> None:
+    digest = EntryDigest(type, b"secret")
+    raw = digest.pack_head(7, 3, 2, 25, [b"hello"]) + b"hello"
+    proof = digest.pack_lac(7, 3)
+    for each in harmed(raw):
+        with pytest.raises(Corrupt):
+            digest.verify_last(each, ledger_id=7)
+    for each in harmed(proof):
+        with pytest.raises(Corrupt):
+            digest.verify_lac(each, ledger_id=7)
+
+
+def test_without_a_digest_the_numbers_are_all_there_is_to_check() -> None:
+    digest = EntryDigest(DigestType.DUMMY, b"")
+    raw = digest.pack_head(7, 3, 2, 25, [b"hello"]) + b"hello"
+    for end in range(32):
+        with pytest.raises(Corrupt):
+            digest.verify_last(raw[:end], ledger_id=7)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_an_entry_is_only_what_was_asked_for(type: DigestType) -> None:
+    digest = EntryDigest(type, b"secret")
+    raw = digest.pack_head(7, 3, 2, 25, [b"hello"]) + b"hello"
+    with pytest.raises(Corrupt, match="entry 3") as caught:
+        digest.verify(raw, ledger_id=7, entry_id=4, where="bookie b1")
+    assert (caught.value.ledger_id, caught.value.entry_id) == (7, 4)
+    assert "bookie b1" in str(caught.value)
+    with pytest.raises(Corrupt, match="ledger 7"):
+        digest.verify(raw, ledger_id=8, entry_id=3)
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "last_confirmed", "ledger_bytes"),
+    [(3, 3, 25), (3, 1000, 25), (0, 0, 25), (3, -2, 25), (3, 2, 4), (3, 2, -1), (-1, -1, 25)],
+)
+def test_numbers_out_of_order_are_not_believed(
+    entry_id: int, last_confirmed: int, ledger_bytes: int
+) -> None:
+    """Also under a digest that is right: somebody made such an entry."""
+    import struct
+
+    digest = EntryDigest(DigestType.CRC32C, b"")
+    numbers = struct.pack(">qqqq", 7, entry_id, last_confirmed, ledger_bytes)
+    raw = numbers + digest._sum(numbers, [b"hello"]) + b"hello"
+    with pytest.raises(Corrupt):
+        digest.verify_last(raw, ledger_id=7)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (-1, 3, 2, 25),
+        (7, 3, 3, 25),
+        (7, 3, -2, 25),
+        (7, -1, -1, 0),
+        (7, 3, 2, -1),
+        (7, 1 << 63, 2, 1),
+    ],
+)
+def test_such_entries_are_not_made(numbers: tuple[int, int, int, int]) -> None:
+    with pytest.raises(Broken):
+        EntryDigest(DigestType.CRC32C, b"").pack_head(*numbers, [b"hello"])
+
+
+def test_digests_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = EntryDigest(DigestType.HMAC, b"secret")
+    raw = digest.pack_head(7, 3, 2, 25, [b"hello"]) + b"hello"
+    compared = []
+
+    def compare(made: bytes, there: memoryview) -> bool:
+        compared.append(len(made))
+        return True
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    digest.verify(raw, ledger_id=7, entry_id=3)
+    digest.verify_lac(digest.pack_lac(7, 3), ledger_id=7)
+    assert compared == [20, 20]
+
+
+def test_no_key_in_any_text() -> None:
+    digest = EntryDigest(DigestType.HMAC, b"canary")
+    with pytest.raises(Corrupt) as caught:
+        digest.verify(bytes(100), ledger_id=7, entry_id=3)
+    for text in (repr(digest), str(caught.value), repr(caught.value.about)):
+        assert "canary" not in text
+        assert mac_key(b"canary").hex() not in text
