@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from dlog.errors import FormatError, check
+from dlog.errors import Broken, FormatError
 
 
 class Answer(enum.Enum):
@@ -201,8 +201,8 @@ _MISSING_ANSWERS: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
 
 def reaction(call: Call, answer: Answer) -> Reaction:
     found = REACTIONS.get((call, answer))
-    check(found is not None, "this call can be answered so", call, answer)
-    assert found is not None
+    if found is None:
+        raise Broken(f"{call.name} was answered {answer.name}, which cannot be")
     return found
 
 

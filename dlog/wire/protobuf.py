@@ -119,7 +119,7 @@ class Message:
             begin, at = at, _end_of(view, at, value, number, where)
             self._strings.setdefault(number, []).append(view[begin:at])
         if unknown:
-            self.unknown = b"".join(map(view.__getitem__, unknown))
+            self.unknown += b"".join(map(view.__getitem__, unknown))
 
     def _pass_by(self, view: memoryview, tag: int, at: int, fields: Fields) -> int:
         """Where an unknown field ends."""
@@ -177,12 +177,13 @@ class Message:
             yield self._text(value, number)
 
     def message(self, number: int, fields: Fields, name: str) -> Message:
-        """All that stand under `number`, merged: the same as reading them back to back."""
-        raw = self.bytes(number)
-        every = self._strings[number]
-        if len(every) > 1:
-            raw = memoryview(b"".join(every))
-        return Message(raw, fields, f"{self._where}, {name}", depth=self._depth + 1)
+        """All that stand under `number`, each whole by itself, merged into one."""
+        self.bytes(number)
+        first, *others = self._strings[number]
+        merged = Message(first, fields, f"{self._where}, {name}", depth=self._depth + 1)
+        for raw in others:
+            merged._sort(raw, fields)
+        return merged
 
     def messages(self, number: int, fields: Fields, name: str) -> Iterator[Message]:
         """Of a repeated field, in order."""

@@ -149,6 +149,12 @@ def test_a_repeated_singular_field_takes_its_last_value_or_merges() -> None:
     assert len(list(message(inner).messages(3, FIELDS, "inner"))) == 2
 
 
+def test_merged_messages_do_not_complete_one_another() -> None:
+    cut = protobuf.pack_bytes(3, b"\x08\x01\x12\x02a") + protobuf.pack_bytes(3, b"b")
+    with pytest.raises(Corrupt):
+        message(cut).message(3, FIELDS, "inner")
+
+
 def test_what_is_asked_for_must_be_there_and_fit() -> None:
     read = message(protobuf.pack_number(1, 1 << 31) + protobuf.pack_bytes(2, b"\xff"))
     for ask in (
