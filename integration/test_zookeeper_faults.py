@@ -4,18 +4,23 @@ what may have happened says so, and everything ends in time."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlog.errors import (
     AuthError,
-    Broken,
     ConfigError,
     Conflict,
     DlogError,
+    ForkedHandle,
     LeaseLost,
     NotFound,
     Outcome,
@@ -25,7 +30,7 @@ from dlog.errors import (
     Unavailable,
 )
 from dlog.meta.zookeeper import ZooKeeperMetaStore
-from dlog.meta.zookeeper_client import IN_FLIGHT_MAX
+from dlog.meta.zookeeper_client import IN_FLIGHT_MAX, Stage
 from dlog.testing.cluster import ZooKeeper
 from dlog.testing.conformance.meta_tools import exists, refused, until
 from dlog.testing.faulty_proxy import FaultyProxy
@@ -33,6 +38,7 @@ from integration.zookeeper_tools import end_session, raw
 
 SESSION_MS = 2_000
 SHORT_MS = 600
+ROOT = Path(__file__).parents[1]
 
 Make = Callable[..., ZooKeeperMetaStore]
 
@@ -71,6 +77,35 @@ async def failing(call: Awaitable[object], *kinds: type[DlogError]) -> DlogError
         except kinds as error:
             return error
     raise AssertionError(f"answered {answer!r}")
+
+
+async def answers(store: ZooKeeperMetaStore) -> bool:
+    try:
+        await store.sync()
+    except (Unavailable, Timeout):
+        return False
+    return True
+
+
+async def down(store: ZooKeeperMetaStore) -> None:
+    """Until the store knows that its connection is lost."""
+    link = store._home
+    assert link is not None
+
+    async def known() -> bool:
+        return link.stage is Stage.CONNECTING
+
+    await until(known, "the store hears of the loss")
+
+
+async def knocked(proxy: FaultyProxy, times: int) -> None:
+    """Until this many more connections were tried."""
+    count = proxy.connections_made + times
+
+    async def done() -> bool:
+        return proxy.connections_made >= count
+
+    await until(done, "the store connects again")
 
 
 # --- The connection is cut ---
@@ -119,37 +154,40 @@ async def test_a_write_in_flight_when_the_connection_is_lost_is_unknown(
     assert await exists(other, "/b") == applied
 
 
-async def test_a_put_whose_answer_is_lost_is_unknown(
-    zookeeper: ZooKeeper, proxy: FaultyProxy, make: Make, place: str
+@pytest.mark.parametrize("act", ["put", "delete"])
+async def test_a_leap_whose_answer_is_lost_is_unknown(
+    act: str,
+    zookeeper: ZooKeeper,
+    proxy: FaultyProxy,
+    make: Make,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Cut after the look, in the leap."""
     store, other = make(proxy.address + place), make(zookeeper.hosts + place)
     version = (await store.create("/a", b"0")).version
-    # The two reads of the look are answered before the third request is heard.
-    proxy.to_client.hold()
-    put = asyncio.ensure_future(store.put("/a", b"1", version))
-    before = proxy.to_server.bytes_seen
-    await proxy.to_server.wait_bytes_seen(before)
-    seen = proxy.to_server.bytes_seen
-    proxy.to_client.release()
-    await proxy.to_server.wait_bytes_seen(seen)
-    proxy.to_client.hold()
+    link = await store._any_link(asyncio.get_running_loop().time() + 5)
+    real = link.ask
 
-    async def there() -> bool:
+    async def ask(send: Any, *, writes: bool, **rest: Any) -> Any:
+        if writes:
+            proxy.to_client.hold()
+        return await real(send, writes=writes, **rest)
+
+    monkeypatch.setattr(link, "ask", ask)
+    call = store.put("/a", b"1", version) if act == "put" else store.delete("/a", version)
+    leap = asyncio.ensure_future(call)
+
+    async def applied() -> bool:
+        if act == "delete":
+            return not await exists(other, "/a")
         await other.sync()
-        return (await other.get("/a")).value == b"1" or put.done()
+        return (await other.get("/a")).value == b"1"
 
-    await until(there, "the server has executed it")
+    await until(applied, "the server has executed it")
+    assert not leap.done()
     proxy.cut()
-    async with asyncio.timeout(20):
-        results = await asyncio.gather(put, return_exceptions=True)
-    # The answer may have slipped through before the hold; then it is an answer.
-    if isinstance(results[0], BaseException):
-        assert isinstance(results[0], Unavailable)
-        assert results[0].outcome is Outcome.UNKNOWN
-    proxy.heal()
-    await store.sync()
-    assert (await store.get("/a")).value == b"1"
+    error = await failing(leap, Unavailable)
+    assert (error.outcome, error.path) == (Outcome.UNKNOWN, "/a")
 
 
 async def test_a_read_in_flight_when_the_connection_is_lost_did_not_happen(
@@ -158,6 +196,7 @@ async def test_a_read_in_flight_when_the_connection_is_lost_did_not_happen(
     store = make(proxy.address + place)
     await store.create("/a", b"0")
     for read in (store.get, store.children):
+        await store.sync()
         proxy.to_client.hold()
         before = proxy.to_server.bytes_seen
         reading = asyncio.ensure_future(read("/a"))
@@ -175,16 +214,11 @@ async def test_a_short_loss_costs_no_session_and_no_presence(
     store, other = make(proxy.address + place), make(zookeeper.hosts + place)
     await store.create("/e", b"", ephemeral=True)
     session = await store.session()
-    made = proxy.connections_made
     proxy.cut()
-    await until(lambda: _is(proxy.connections_made > made), "kazoo connects again")
+    await knocked(proxy, 1)
     assert (await store.get("/e")).value == b""
     assert not session.lost.is_set()
     assert await exists(other, "/e")
-
-
-async def _is(fact: bool) -> bool:
-    return fact
 
 
 async def test_calls_made_while_the_connection_is_down_wait_for_it(
@@ -193,20 +227,14 @@ async def test_calls_made_while_the_connection_is_down_wait_for_it(
     store = make(proxy.address + place)
     version = (await store.create("/a", b"0")).version
     proxy.refuse()
-    await failing(_until_down(store), Unavailable)
+    await down(store)
     put = asyncio.ensure_future(store.put("/a", b"1", version))
-    made = proxy.connections_made
-    await until(lambda: _is(proxy.connections_made > made), "kazoo knocks")
+    await knocked(proxy, 2)
     assert not put.done()
     proxy.accept()
     async with asyncio.timeout(10):
         await put
     assert (await store.get("/a")).value == b"1"
-
-
-async def _until_down(store: ZooKeeperMetaStore) -> None:
-    while True:
-        await asyncio.wait_for(store.get("/a"), 0.5) if False else await store.get("/a")
 
 
 async def test_calls_that_wait_in_vain_certainly_did_not_happen(
@@ -215,7 +243,7 @@ async def test_calls_that_wait_in_vain_certainly_did_not_happen(
     store = make(proxy.address + place, SHORT_MS)
     version = (await store.create("/a", b"0")).version
     proxy.refuse()
-    await failing(_until_down(store), Unavailable)
+    await down(store)
     for call in (
         store.put("/a", b"1", version),
         store.create("/b", b""),
@@ -228,16 +256,8 @@ async def test_calls_that_wait_in_vain_certainly_did_not_happen(
         assert error.outcome is Outcome.NOT_HAPPENED
         assert time.monotonic() - begun < SHORT_MS / 1000 + 1
     proxy.accept()
-    await until(lambda: _answers(store), "it comes back")
+    await until(lambda: answers(store), "it comes back")
     assert await store.get("/a") == (b"0", version)
-
-
-async def _answers(store: ZooKeeperMetaStore) -> bool:
-    try:
-        await store.sync()
-    except (Unavailable, Timeout):
-        return False
-    return True
 
 
 async def test_a_server_that_is_not_there_is_unavailable_and_named(
@@ -277,7 +297,7 @@ async def test_a_silent_server_is_a_timeout_and_a_flood_does_not_block_the_loop(
     assert time.monotonic() - begun < SHORT_MS / 1000 + 2
     assert {type(each) for each in told} == {Timeout, Unavailable}
     proxy.heal()
-    await until(lambda: _answers(store), "every place in the queue is free again")
+    await until(lambda: answers(store), "every place in the queue is free again")
     assert len(await asyncio.gather(*(store.get("/a") for _ in range(10 * IN_FLIGHT_MAX)))) > 0
 
 
@@ -338,13 +358,13 @@ async def test_a_killed_server_that_comes_back(own_zookeeper: ZooKeeper, make: M
     await store.create("/e", b"here", ephemeral=True)
     async with store.watch("/a") as watch:
         own_zookeeper.kill()
-        await failing(_until_down(store), Unavailable, Timeout)
+        await down(store)
         error = await failing(store.put("/a", b"1", version), Unavailable, Timeout)
         assert error.outcome is Outcome.NOT_HAPPENED
         assert not await watch.wait(100)
         own_zookeeper.start()
         await asyncio.to_thread(own_zookeeper.wait_until_serving)
-        await until(lambda: _answers(store), "the store finds its server again")
+        await until(lambda: answers(store), "the store finds its server again")
         assert await store.get("/a") == (b"0", version)
         version = await store.put("/a", b"1", version)
         assert await watch.wait(10_000)
@@ -364,7 +384,7 @@ async def test_a_frozen_server_that_thaws(own_zookeeper: ZooKeeper, make: Make) 
         assert error.outcome is Outcome.NOT_HAPPENED
     finally:
         own_zookeeper.thaw()
-    await until(lambda: _answers(store), "the store goes on")
+    await until(lambda: answers(store), "the store goes on")
     # What was called unknown came true when the server woke.
     assert (await store.get("/b")).value == b"late"
 
@@ -385,6 +405,74 @@ async def test_closing_is_bounded_while_the_server_is_frozen(
         assert set(threading.enumerate()) <= before, "a thread is left behind"
     finally:
         own_zookeeper.thaw()
+
+
+# --- Ends ---
+
+
+async def test_a_store_that_is_dropped_says_so_and_ends(zookeeper: ZooKeeper) -> None:
+    before = set(threading.enumerate())
+    store: ZooKeeperMetaStore | None = ZooKeeperMetaStore(zookeeper.hosts)
+    assert store is not None
+    session = await store.session()
+    assert set(threading.enumerate()) > before
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        store = None
+    gc.collect()
+
+    async def quiet() -> bool:
+        return set(threading.enumerate()) <= before
+
+    await until(quiet, "its threads end")
+    async with asyncio.timeout(10):
+        await session.lost.wait()
+
+
+async def test_a_forked_child_may_not_use_it_and_does_not_end_it(
+    zookeeper: ZooKeeper, make: Make, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(zookeeper.hosts + place)
+    await store.create("/e", b"", ephemeral=True)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as it looks from the child
+    await refused(store.get("/e"), ForkedHandle)
+    await refused(store.session(), ForkedHandle)
+    await store.close()
+    monkeypatch.undo()
+    assert (await store.get("/e")).value == b""
+
+
+async def test_a_program_that_forgets_to_close_ends_all_the_same(zookeeper: ZooKeeper) -> None:
+    program = (
+        "import asyncio, os\n"
+        "from dlog.meta.zookeeper import ZooKeeperMetaStore\n"
+        f"store = ZooKeeperMetaStore({zookeeper.hosts!r})\n"
+        "asyncio.run(store.session())\n"
+        "print('done')\n"
+    )
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(15):
+            told, _ = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    assert (child.returncode, told) == (0, b"done\n")
+
+
+async def test_no_credentials_reach_the_logs(
+    zookeeper: ZooKeeper, make: Make, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(1):
+        store = make(zookeeper.hosts + place, auth=("ana", "hush-hush"))
+        await store.create("/a", b"top-secret")
+        await store.close()
+    assert caplog.records, "kazoo says nothing at all"
+    assert "hush-hush" not in caplog.text
+    assert "top-secret" not in caplog.text
+    assert "hush-hush" not in repr(store)
 
 
 # --- Limits, rights, versions ---
@@ -434,34 +522,22 @@ async def test_a_node_made_again_between_look_and_leap_is_not_written(
     store, rival = make(zookeeper.hosts + place), make(zookeeper.hosts + place)
     for act in ("put", "delete"):
         old = (await store.create("/a", b"old")).version
-        looked = store._any_link
+        link = await store._any_link(asyncio.get_running_loop().time() + 5)
+        real, writes_sent = link.ask, 0
 
-        async def meddle(deadline_s: float, version: int = old) -> object:
-            if monkeypatch is not None and meddling:
-                meddling.pop()
-                await rival.delete("/a", version)
+        async def ask(send: Any, *, writes: bool, **rest: Any) -> Any:
+            nonlocal writes_sent
+            writes_sent += writes
+            if writes and writes_sent == 1:
+                await rival.delete("/a", old)  # noqa: B023 - called within this turn of the loop
                 await rival.create("/a", b"new")
-            return await looked(deadline_s)
+            return await real(send, writes=writes, **rest)  # noqa: B023
 
-        meddling = [True]
-        original = store._look_then_leap
-
-        async def leap(*args: object, **kwargs: object) -> object:
-            return await original(*args, **kwargs)  # type: ignore[arg-type]
-
-        # The third link asked for in a write is that of the leap.
-        count = 0
-
-        async def third(deadline_s: float) -> object:
-            nonlocal count
-            count += 1
-            return await (meddle(deadline_s) if count == 3 else looked(deadline_s))
-
-        monkeypatch.setattr(store, "_any_link", third)
+        monkeypatch.setattr(link, "ask", ask)
         call = store.put("/a", b"lost", old) if act == "put" else store.delete("/a", old)
         await refused(call, Conflict)
-        assert not meddling
-        monkeypatch.setattr(store, "_any_link", looked)
+        assert writes_sent == 1
+        monkeypatch.undo()
         found = await store.get("/a")
         assert found.value == b"new"
         await store.delete("/a", found.version)
@@ -530,7 +606,7 @@ async def test_the_root_of_the_tree_stays(zookeeper: ZooKeeper, make: Make, plac
     await refused(store.get("/dlog/a"), NotFound)
 
 
-async def test_a_thousand_watches_leave_nothing_behind(
+async def test_many_watches_leave_nothing_behind(
     zookeeper: ZooKeeper, make: Make, place: str
 ) -> None:
     store = make(zookeeper.hosts + place)
@@ -541,6 +617,3 @@ async def test_a_thousand_watches_leave_nothing_behind(
             await store.put(f"/w/{number}", b"1", version)
             assert await watch.wait(10_000)
     assert len(store._bells) < 100
-
-
-assert Broken  # the one error no test here wants to see

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from dlog.errors import (
@@ -225,9 +225,9 @@ class ZooKeeperMetaStore:
         links = [link for link in (self._home, self._stand_in) if link is not None]
         if not links or self._closed or os.getpid() != self._pid:
             return
-        with suppress(RuntimeError):  # no thread can be started any more: the process ends
-            for link in links:
-                link.stop()
+        # Ending takes a thread, and a process that ends starts none: it would wait for it forever.
+        for link in links if not sys.is_finalizing() else ():
+            link.stop()
         warnings.warn(
             f"the metadata store at {self._hosts} was dropped without close()",
             ResourceWarning,
@@ -252,33 +252,28 @@ class ZooKeeperMetaStore:
             found = self._bells[path] = Bell()
         return found
 
-    async def look(self, path: str, bell: Bell | None) -> Sight | None:
+    async def look(self, path: str) -> Sight | None:
+        wire = self._wire(path)
+        return _sight(await self._read(lambda zk: zk.exists_async(wire), path, self._deadline_s()))
+
+    async def arm_and_look(self, path: str, bell: Bell) -> Sight | None:
         wire, deadline_s = self._wire(path), self._deadline_s()
-        if bell is None or bell.armed:
-            return _sight(await self._read(lambda zk: zk.exists_async(wire), path, deadline_s))
         bell.armed = True
         try:
-            return await self._look_and_arm(wire, path, bell, deadline_s)
+            stat = await self._read(
+                lambda zk: zk.exists_async(wire, watch=bell.on_event), path, deadline_s
+            )
+            if stat is not None:
+                _, stat = await self._read(
+                    lambda zk: zk.get_children_async(wire, watch=bell.on_event, include_data=True),
+                    path,
+                    deadline_s,
+                )
+        except NotFound:
+            return None  # deleted between the two, and the bell rings for that
         except BaseException:
             bell.ring()  # nobody knows what of it is armed
             raise
-
-    async def _look_and_arm(
-        self, wire: str, path: str, bell: Bell, deadline_s: float
-    ) -> Sight | None:
-        stat = await self._read(
-            lambda zk: zk.exists_async(wire, watch=bell.on_event), path, deadline_s
-        )
-        if stat is None:
-            return None
-        try:
-            _, stat = await self._read(
-                lambda zk: zk.get_children_async(wire, watch=bell.on_event, include_data=True),
-                path,
-                deadline_s,
-            )
-        except NotFound:
-            return None  # deleted since, and the bell rings for that
         return _sight(stat)
 
     # --- How calls are made ---
@@ -342,10 +337,13 @@ class ZooKeeperMetaStore:
         """For what needs no session of ours. The tree's root is there when this returns."""
         self.check_open()
         link = self._home_link()
-        if link.stage is Stage.OVER:
+        # One that is about to connect may find its session lost.
+        if await link.wait_settled(deadline_s) is Stage.OVER:
             if self._stand_in is None or self._stand_in.stage is Stage.OVER:
                 self._stand_in = self._new_link(lambda: None)
             link = self._stand_in
+        await link.connected(self._root, deadline_s)
+        self.check_open()
         if not self._root_is_there:
             found = await link.ask(
                 lambda zk: zk.exists_async(self._root),

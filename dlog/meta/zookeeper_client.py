@@ -159,10 +159,6 @@ class Link:
 
     async def _sent(self, send: Send, path: str, deadline_s: float) -> asyncio.Future[Any]:
         """Hand it to kazoo, as soon as there is a connection and a place."""
-        if self._loop.time() >= deadline_s:
-            raise Timeout(
-                f"out of time before it was sent: {path}", outcome=Outcome.NOT_HAPPENED, path=path
-            )
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._slots.acquire()
@@ -170,6 +166,12 @@ class Link:
             raise self._away(f"{IN_FLIGHT_MAX} calls wait for an answer", path) from None
         try:
             await self.connected(path, deadline_s)
+            if self._loop.time() >= deadline_s:
+                raise Timeout(
+                    f"out of time before it was sent: {path}",
+                    outcome=Outcome.NOT_HAPPENED,
+                    path=path,
+                )
             answer: asyncio.Future[Any] = self._loop.create_future()
             result = send(self._client)
         except BaseException:

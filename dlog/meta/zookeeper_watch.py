@@ -67,8 +67,10 @@ class Watched(Protocol):
 
     def bell(self, path: str) -> Bell: ...
 
-    async def look(self, path: str, bell: Bell | None) -> Sight | None:
-        """With a bell: arm it, if it is not, before looking."""
+    async def look(self, path: str) -> Sight | None: ...
+
+    async def arm_and_look(self, path: str, bell: Bell) -> Sight | None:
+        """The bell rings for every change after what this saw."""
         ...
 
 
@@ -97,16 +99,24 @@ class ZooKeeperWatch:
                 # While ZooKeeper is away nothing is known; its return rings the bell, or the
                 # time ends.
                 with suppress(Unavailable, Timeout):
-                    sight = await self._store.look(self._path, bell)
-                    if sight != self._base:
-                        self._base = sight
+                    if self._is_new(await self._store.look(self._path)):
+                        return
+                    # Only now, that there is something to wait for: an armed bell nobody listens
+                    # to stays until the node changes.
+                    if not bell.armed and self._is_new(
+                        await self._store.arm_and_look(self._path, bell)
+                    ):
                         return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await rung.wait()
 
+    def _is_new(self, sight: Sight | None) -> bool:
+        before, self._base = self._base, sight
+        return sight != before
+
     async def __aenter__(self) -> ZooKeeperWatch:
-        self._base = await self._store.look(self._path, None)
+        self._base = await self._store.look(self._path)
         self._entered = True
         return self
 

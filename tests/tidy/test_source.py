@@ -133,7 +133,10 @@ def test_listed_exceptions_are_still_needed() -> None:
     assert not stale, f"no reason is left to list {stale}"
 
 
-@pytest.mark.parametrize("source", sources("tests"), ids=_ids(sources("tests")))
+_TESTS = sources("tests") + sources("integration")
+
+
+@pytest.mark.parametrize("source", _TESTS, ids=_ids(_TESTS))
 def test_no_test_sleeps(source: Source) -> None:
     if source.where in SLEEPERS or _marked_chaos_as_a_whole(source.tree):
         return

@@ -31,7 +31,7 @@ BOOKKEEPER_VERSIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
         ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
     )
-    for version in ("4.18.0", "4.17.4")
+    for version in ("4.18.0", "4.17.4", "4.17.3")
 }
 _CLASS_PATH_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 
@@ -106,7 +106,8 @@ def _resolve(directory: Path, version: str) -> str:
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         pom, told = Path(scratch) / "pom.xml", Path(scratch) / "classpath.txt"
         pom.write_text(pom_text(version), encoding="utf-8")
-        command = [str(maven), "-B", "-q", "-f", str(pom), _CLASS_PATH_GOAL]
+        # -U: ask again for what was missing before; Maven would remember that for a day.
+        command = [str(maven), "-B", "-q", "-U", "-f", str(pom), _CLASS_PATH_GOAL]
         command.append(f"-Dmdep.outputFile={told}")
         try:
             done = subprocess.run(
@@ -119,15 +120,22 @@ def _resolve(directory: Path, version: str) -> str:
                 missing=["jars"],
             ) from error
         if done.returncode != 0 or not told.is_file():
-            complaint = next(
-                (line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given"
-            )
+            complaint = _first_error(done.stdout)
             raise Unavailable(
                 f"Maven could not bring the jars of BookKeeper {version}: {complaint}",
                 missing=["jars"],
             )
         told.replace(directory / "classpath.txt")
     return (directory / "classpath.txt").read_text(encoding="utf-8").strip()
+
+
+def _first_error(told: str) -> str:
+    """What Maven complains of first, without its colours."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", told).splitlines()
+    return next(
+        (line.removeprefix("[ERROR] ") for line in plain if line.startswith("[ERROR]")),
+        "no reason given",
+    )
 
 
 def _kept(directory: Path) -> str | None:
