@@ -130,6 +130,8 @@ class FrameSplitter:
     def _frame_bytes(self, buffer: bytes | bytearray, at: int) -> int:
         (body_bytes,) = _LENGTH.unpack_from(buffer, at)
         if not BODY_BYTES_MIN <= body_bytes <= self._body_bytes_max:
+            self._at = len(self._chunk)
+            self._set_aside()
             self._cut = bytearray()
             self._broken = FormatError(
                 f"{self._where}: a frame of {body_bytes} bytes; one has {BODY_BYTES_MIN} to "

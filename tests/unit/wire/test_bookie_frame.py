@@ -47,18 +47,23 @@ def test_any_cuts_give_the_same_frames(bodies: list[bytes], data: st.DataObject)
     assert split(stream + b"\0\0\0\x09tail") == bodies  # with a beginning behind
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), max_size=12))
-def test_runs_hold_what_looks_alike(groups: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), max_size=12),
+    st.tuples(st.integers(0, 2), st.integers(0, 27)),
+)
+def test_runs_hold_what_looks_alike(groups: list[tuple[int, int]], last: tuple[int, int]) -> None:
+    cut = ack(0, last[0])[: last[1]]  # begins as those before it, and is not whole
     codes = [code for code, count in groups for _ in range(count)]
     stream = b"".join(ack(at, code) for at, code in enumerate(codes))
     splitter = FrameSplitter("here")
     seen = []
-    for run in runs(splitter, stream):
+    for run in runs(splitter, stream + cut):
         heads = {bytes(run.view[at : at + ALIKE_BYTES]) for at in range(0, len(run.view), 28)}
         assert len(heads) == 1
         assert len(run.view) == run.frame_bytes * run.frame_count
         seen += [int.from_bytes(body[4:8], "big") for body in run.bodies()]
     assert seen == codes
+    assert splitter.waiting_bytes == len(cut)
 
 
 def test_a_whole_read_of_acks_is_one_run_without_a_copy() -> None:
@@ -99,6 +104,7 @@ def test_a_length_that_cannot_be_ends_the_stream(length: int, cut: int) -> None:
         except FormatError as error:
             told = str(error)
     assert frames == 1
+    assert splitter.waiting_bytes == 0
     assert f"bookie b1: a frame of {length} bytes" in told
     splitter.feed(ACK)
     for _ in range(2):

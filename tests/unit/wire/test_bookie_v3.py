@@ -202,6 +202,7 @@ def test_a_failed_answer_may_have_no_body() -> None:
         (response(Operation.START_TLS, None), Corrupt),
         (response(Operation.ADD, ok((2, 7), (3, 3)), field=100), Corrupt),
         (response(Operation.ADD, ok((2, 7), (3, 3)) + b"\x0f"), FormatError),
+        (response(Operation.ADD, ok((2, 7), (3, 3))) + pack_bytes(107, ok((2, 7))), Corrupt),
         (response(Operation.ADD, ok((2, 7))), Corrupt),
         (response(Operation.READ, ok((2, 7), (3, 3))), Corrupt),
         (response(Operation.READ, ok((2, 7), (3, 3), (4, ENTRY[:31]))), Corrupt),
