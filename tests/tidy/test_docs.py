@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -83,15 +84,24 @@ def test_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{name(page)}: {done.stderr[-2000:]}"
 
 
+def _commands(context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Every command that can be run, those of groups by both names."""
+    for command_name in COMMANDS:
+        command = program.get_command(context, command_name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{command_name} {n}", each) for n, each in command.commands.items())
+        else:
+            yield command_name, command
+
+
 def test_every_command_and_option_is_on_its_page() -> None:
     page = COMMAND_LINE_PAGE.read_text()
     context = click.Context(program)
     missing = []
-    for command_name in COMMANDS:
-        command = program.get_command(context, command_name)
-        assert command is not None
+    for command_name, command in _commands(context):
         assert command.params, command_name
-        if f"dlog {command_name} " not in page:
+        if not re.search(rf"dlog {command_name}[ `]", page):
             missing.append(f"dlog {command_name}")
         for parameter in command.params:
             if isinstance(parameter, click.Option):
