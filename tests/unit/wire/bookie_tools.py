@@ -8,11 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hypothesis import settings
+
 from dlog.errors import Corrupt, FormatError
 from dlog.wire.bookie_digest import DigestType, EntryDigest, master_key
 from dlog.wire.bookie_frame import FrameRun, FrameSplitter
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "bookie"
+# For every @given: how long an example takes says more about the machine than about the code.
+UNHURRIED = settings(deadline=None)
+
 DOCUMENTED = (Corrupt, FormatError)
 KEY = master_key(b"secret")
 CRC32C = EntryDigest(DigestType.CRC32C, b"secret")

@@ -19,7 +19,7 @@ from dlog.wire.bookie_digest import (
     mac_key,
     master_key,
 )
-from tests.unit.wire.bookie_tools import harmed, vectors
+from tests.unit.wire.bookie_tools import UNHURRIED, harmed, vectors
 
 TYPES = list(DigestType)
 ID = st.integers(0, (1 << 63) - 1)
@@ -68,6 +68,7 @@ def test_lac_proofs(vector: dict[str, Any], name: str) -> None:
         digest.verify_lac(proof, ledger_id=8)
 
 
+@UNHURRIED
 @given(st.sampled_from(TYPES), st.binary(max_size=20), ID, st.data())
 def test_round_trip_of_any_buffers(
     type: DigestType, password: bytes, ledger_id: int, data: st.DataObject

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dlog.errors import Broken, FormatError
 from dlog.limits import BOOKIE_REPLY_BYTES_MAX, MIB
 from dlog.wire.bookie_frame import ALIKE_BYTES, FrameSplitter
-from tests.unit.wire.bookie_tools import frame, runs
+from tests.unit.wire.bookie_tools import UNHURRIED, frame, runs
 
 ACK = frame("v2", "add_reply")
 BODIES = st.lists(st.binary(min_size=4, max_size=40), max_size=30)
@@ -35,6 +35,7 @@ def split(*chunks: bytes, body_bytes_max: int = BOOKIE_REPLY_BYTES_MAX) -> list[
     ]
 
 
+@UNHURRIED
 @given(BODIES, st.data())
 def test_any_cuts_give_the_same_frames(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(framed, bodies))
@@ -47,6 +48,7 @@ def test_any_cuts_give_the_same_frames(bodies: list[bytes], data: st.DataObject)
     assert split(stream + b"\0\0\0\x09tail") == bodies  # with a beginning behind
 
 
+@UNHURRIED
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), max_size=12),
     st.tuples(st.integers(0, 2), st.integers(0, 27)),

@@ -17,7 +17,7 @@ from dlog.wire.bookie_service_info import (
     legacy_address,
     resolve,
 )
-from tests.unit.wire.bookie_tools import DOCUMENTED, vectors, verdicts
+from tests.unit.wire.bookie_tools import DOCUMENTED, UNHURRIED, vectors, verdicts
 
 RPC = Endpoint(id="bookie", host="127.0.0.1", port=3181, protocol="bookie-rpc")
 HTTP = Endpoint(id="httpserver", host="127.0.0.1", port=8080, protocol="http")
@@ -33,6 +33,7 @@ def test_the_vector() -> None:
     assert resolve("b1", raw, where="b1") == RPC
 
 
+@UNHURRIED
 @given(
     st.lists(
         st.builds(
@@ -117,6 +118,7 @@ def test_harmed_and_huge() -> None:
         BookieServiceInfo.from_bytes(bytes(SERVICE_INFO_BYTES_MAX + 1), where="b1")
 
 
+@UNHURRIED
 @given(st.binary(max_size=100))
 def test_anything(raw: bytes) -> None:
     try:

@@ -23,6 +23,7 @@ from tests.unit.wire.bookie_tools import (
     HEAD,
     KEY,
     PAYLOAD,
+    UNHURRIED,
     body,
     frame,
     runs,
@@ -77,6 +78,7 @@ def test_replies() -> None:
         assert v2.parse_adds(run, "here") == (reply if name == "add_reply" else None)
 
 
+@UNHURRIED
 @given(st.lists(st.tuples(ID, ID), min_size=1, max_size=150), st.sampled_from(list(ReturnCode)))
 def test_answers_to_adds_as_a_run(places: list[tuple[int, int]], code: ReturnCode) -> None:
     chunk = b"".join(struct.pack(">iIiqq", 24, 0x02010000, code, *place) for place in places)
@@ -95,6 +97,7 @@ def test_an_unknown_code_in_a_run_is_refused() -> None:
         v2.parse_adds(run, "here")
 
 
+@UNHURRIED
 @given(st.lists(st.binary(min_size=32, max_size=90), min_size=1, max_size=20), ID, ID)
 def test_batches(entries: list[bytes], ledger_id: int, first_entry: int) -> None:
     raw = struct.pack(">Iiqqq", 0x02070000, 0, ledger_id, first_entry, 9)
@@ -146,6 +149,7 @@ def test_harmed_answers(name: str) -> None:
     assert refused > 0
 
 
+@UNHURRIED
 @given(st.binary(max_size=100), st.sampled_from(["02010000", "02020000", "02070000", "02030000"]))
 def test_anything_behind_a_word(rest: bytes, word: str) -> None:
     try:

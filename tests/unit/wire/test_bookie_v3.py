@@ -32,6 +32,7 @@ from tests.unit.wire.bookie_tools import (
     HEAD,
     KEY,
     PAYLOAD,
+    UNHURRIED,
     body,
     frame,
     verdicts,
@@ -65,6 +66,7 @@ def inner_of(raw: bytes, operation: Operation, fields: Fields = NUMBERS) -> tupl
     return header, outer.message(number, fields, "body")
 
 
+@UNHURRIED
 @given(TXN, st.integers(-1, (1 << 62)), st.integers(1, 1 << 31))
 def test_long_polls(txn_id: int, previous_lac: int, timeout_ms: int) -> None:
     raw = v3.pack_long_poll(txn_id, 7, previous_lac=previous_lac, timeout_ms=timeout_ms)
@@ -181,6 +183,7 @@ def test_the_vector_of_an_answer() -> None:
     assert found == Response(3, Operation.ADD, Answer.OK, AddBody(7, 3))
 
 
+@UNHURRIED
 @given(TXN, st.sampled_from(list(StatusCode)), st.sampled_from(list(StatusCode)))
 def test_the_outer_code_unless_it_is_ok(txn_id: int, outer: StatusCode, inner: StatusCode) -> None:
     raw = response(Operation.ADD, ok((2, 7), (3, 3), status=inner), outer, txn_id=txn_id)
@@ -233,6 +236,7 @@ def test_harmed_answers(name: str) -> None:
     assert refused > 0
 
 
+@UNHURRIED
 @given(st.binary(max_size=120))
 def test_anything_behind_a_header(rest: bytes) -> None:
     try:

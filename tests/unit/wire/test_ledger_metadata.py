@@ -14,7 +14,7 @@ from dlog.wire import protobuf
 from dlog.wire.bookie_digest import DigestType
 from dlog.wire.ledger_metadata import CustomPair, Fragment, LedgerMetadata, LedgerState
 from dlog.wire.ledger_metadata_format import pack_ledger_metadata, parse_ledger_metadata
-from tests.unit.wire.bookie_tools import DOCUMENTED, vectors, verdicts
+from tests.unit.wire.bookie_tools import DOCUMENTED, UNHURRIED, vectors, verdicts
 
 FRONT = b"BookieMetadataFormatVersion\t"
 BOOKIES = ("127.0.0.1:3181", "127.0.0.1:3182", "127.0.0.1:3183")
@@ -129,6 +129,7 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
     )
 
 
+@UNHURRIED
 @given(ledgers())
 def test_round_trip(metadata: LedgerMetadata) -> None:
     raw = pack_ledger_metadata(metadata)
@@ -252,6 +253,7 @@ def test_harmed_metadata(version: str) -> None:
     assert refused > taken > 0
 
 
+@UNHURRIED
 @given(st.binary(max_size=150), st.sampled_from([b"1\n", b"2\n", b"3\n"]))
 def test_anything_behind_the_header(rest: bytes, version: bytes) -> None:
     try:

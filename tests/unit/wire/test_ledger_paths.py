@@ -23,7 +23,7 @@ from dlog.wire.ledger_paths import (
     parse_high_bits,
     parse_layout,
 )
-from tests.unit.wire.bookie_tools import vectors
+from tests.unit.wire.bookie_tools import UNHURRIED, vectors
 
 SHORT, LONG = Manager.LEGACY_HIERARCHICAL, Manager.LONG_HIERARCHICAL
 LEDGER_ID = st.integers(0, LEDGER_ID_END - 1) | st.integers(0, 1 << 33)
@@ -57,6 +57,7 @@ def test_paths(manager: Manager, ledger_id: int, path: str) -> None:
     assert ledger_id_of(manager, path) == ledger_id
 
 
+@UNHURRIED
 @given(st.sampled_from(list(Manager)), LEDGER_ID)
 def test_round_trip(manager: Manager, ledger_id: int) -> None:
     if manager is SHORT and ledger_id >= SHORT_ID_END:

@@ -10,7 +10,7 @@ from dlog.errors import Broken, Corrupt, FormatError
 from dlog.wire import protobuf
 from dlog.wire.protobuf import BYTES, FIELDS_MAX, NUMBER, Fields, Message
 from dlog.wire.protobuf_text import read_text_message
-from tests.unit.wire.bookie_tools import DOCUMENTED, verdicts
+from tests.unit.wire.bookie_tools import DOCUMENTED, UNHURRIED, verdicts
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 FIELDS = Fields({1: NUMBER, 2: BYTES, 3: BYTES})
@@ -20,6 +20,7 @@ def message(raw: bytes) -> Message:
     return Message(raw, FIELDS, "here")
 
 
+@UNHURRIED
 @given(st.integers(0, (1 << 64) - 1))
 def test_numbers_round_trip(value: int) -> None:
     packed = protobuf.pack_varint(value)
@@ -30,6 +31,7 @@ def test_numbers_round_trip(value: int) -> None:
             protobuf.read_varint(memoryview(packed[:end]), 0, "here")
 
 
+@UNHURRIED
 @given(INT64)
 def test_signed_numbers_round_trip(value: int) -> None:
     raw = protobuf.pack_number(1, value)
@@ -61,6 +63,7 @@ def test_numbers_out_of_64_bits_are_not_written() -> None:
             protobuf.pack_varint(value)
 
 
+@UNHURRIED
 @given(st.lists(st.tuples(st.integers(4, (1 << 29) - 1), st.binary(max_size=8)), max_size=8), INT64)
 def test_unknown_fields_are_kept_in_order(unknown: list[tuple[int, bytes]], value: int) -> None:
     parts = [protobuf.pack_bytes(number, each) for number, each in unknown]
@@ -170,6 +173,7 @@ def test_what_is_asked_for_must_be_there_and_fit() -> None:
     assert (1 in read, 3 in read) == (True, False)
 
 
+@UNHURRIED
 @given(st.binary(max_size=200))
 def test_anything(raw: bytes) -> None:
     try:
@@ -237,6 +241,7 @@ def test_blanks_cost_linear_time() -> None:
         text("a: 1" + " \n" * 50_000 + "!")
 
 
+@UNHURRIED
 @given(st.text(alphabet="ab: {}<>\"'\\x10#,;\n", max_size=60))
 def test_any_text(raw: str) -> None:
     try:
