@@ -97,7 +97,6 @@ ROOMS = (
 # Edges the table forbids and that stand nevertheless, each with its reason.
 EXTRA_EDGES = {
     ("dlog.cli.commands.doctor", "dlog.wire.crc32c"): "doctor reports which CRC32C was chosen",
-    ("dlog.cli.commands.dev", "dlog.testing.cluster"): "`dlog dev` is the test cluster, for people",
     ("dlog.reader.message", "dlog.reader.arrow"): "loaded when to_arrow() is called",
 }
 

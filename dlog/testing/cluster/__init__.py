@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dlog.testing.cluster.bookie import Bookie
 from dlog.testing.cluster.cluster import Cluster
-from dlog.testing.cluster.detached import DetachedCluster
 from dlog.testing.cluster.jars import BOOKKEEPER_VERSIONS, class_path, find_java, why_not
 from dlog.testing.cluster.process import JavaProcess
 from dlog.testing.cluster.scratch import scratch_directory
@@ -18,7 +17,6 @@ __all__ = [
     "BOOKKEEPER_VERSIONS",
     "Bookie",
     "Cluster",
-    "DetachedCluster",
     "JavaProcess",
     "ZooKeeper",
     "class_path",
