@@ -36,7 +36,7 @@ BOOKKEEPER_VERSIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
 _CLASS_PATH_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 
 _POM = """<?xml version="1.0" encoding="UTF-8"?>
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>dlog</groupId>
   <artifactId>cluster</artifactId>
