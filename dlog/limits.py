@@ -48,7 +48,6 @@ BOOKIE_AUTH_BYTES_MAX = 64 * KIB  # a peer that has not proved itself gets no mo
 LEDGER_METADATA_BYTES_MAX = MIB  # of one ledger's node, ZooKeeper's own limit
 ENSEMBLE_BOOKIES_MAX = 1 << 10
 
-ADD_TIMEOUT_MS_DEFAULT = 5_000
 OPEN_TIMEOUT_MS_DEFAULT = 30_000
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from dlog import trace
 from dlog.effects import Deliver, LastReadable, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
-from dlog.errors import Corrupt, DlogError, NotFound, Truncated
+from dlog.errors import DlogError, NotFound, Truncated
 from dlog.meta.log_meta import Segment
 from dlog.options import ReaderOptions
 from dlog.reader.message import MessageBatch
@@ -32,7 +32,7 @@ from dlog.reader.places import (
 )
 from dlog.reader.segments import Entered, SegmentView, last_entry_of, misplaced
 from dlog.wire.batch import decode
-from dlog.writer.segments import SEAM_ENTRY
+from dlog.writer.segments import SEAM_ENTRY, ledger_gone
 
 WAIT_MS = 1_000.0  # watches and nudges are hints: look again this often
 
@@ -277,12 +277,7 @@ class ReaderCore:
             raise error
         meta = yield from self.view.refresh()
         if any(each.number == segment.number for each in meta.segments):
-            raise Corrupt(
-                f"ledger {segment.ledger_id} of segment {segment.number} is in the list of log "
-                f"{self.view.name!r} but not in the ledger store",
-                log=self.view.name,
-                ledger_id=segment.ledger_id,
-            )
+            raise ledger_gone(segment, self.view.name)
 
     def _ledger_gone(self, entered: Entered) -> Procedure[None]:
         """Truncated, removed, or lost: the list knows."""

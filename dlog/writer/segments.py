@@ -13,7 +13,7 @@ from dlog.effects import (
     ReadEntries,
     RecoverLedger,
 )
-from dlog.errors import Corrupt, DlogError, Unavailable
+from dlog.errors import Corrupt, Unavailable
 from dlog.ledger.store import Buffer, ClosedLedger, LedgerSpec
 from dlog.meta.log_meta import End, LogMeta, Sealed, Segment
 from dlog.wire.batch import decode, decode_header, encode_control
@@ -173,9 +173,10 @@ def decide_end(end: End, found: list[Found]) -> Decided:
     return Decided(tuple(kept), tuple(dropped), end)
 
 
-def ledger_gone(error: DlogError, segment: Segment) -> Corrupt:
+def ledger_gone(segment: Segment, name: str) -> Corrupt:
     return Corrupt(
-        f"ledger {segment.ledger_id} of segment {segment.number} is in the list but not in the "
-        "ledger store",
+        f"ledger {segment.ledger_id} of segment {segment.number} is in the list of log {name!r} "
+        "but not in the ledger store",
+        log=name,
         ledger_id=segment.ledger_id,
     )

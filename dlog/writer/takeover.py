@@ -278,7 +278,7 @@ def _recover(opening: Opening, segment: Segment) -> Procedure[Found]:
         # Somebody who claimed after us may have dropped it; if the log is still ours, it is lost.
         now = yield from read_log(opening.path)
         refuse_unless_owned(now.meta, opening.mark.token, opening.name)
-        raise ledger_gone(error, segment) from error
+        raise ledger_gone(segment, opening.name) from error
 
 
 def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
