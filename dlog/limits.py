@@ -48,6 +48,17 @@ BOOKIE_AUTH_BYTES_MAX = 64 * KIB  # a peer that has not proved itself gets no mo
 LEDGER_METADATA_BYTES_MAX = MIB  # of one ledger's node, ZooKeeper's own limit
 ENSEMBLE_BOOKIES_MAX = 1 << 10
 
+# In flight to one bookie, over all ledgers: a bookie refuses adds from 10,000 waiting ones on.
+LINK_ENTRIES_MAX = 8_000
+LINK_BYTES_MAX = 64 * MIB
+LINK_UNSENT_BYTES_MAX = 4 * MIB  # asyncio's send buffer gets slow with tens of MiB in it
+
+ADD_TIMEOUT_MS_DEFAULT = 5_000
+READ_TIMEOUT_MS_DEFAULT = 5_000
+CONNECT_TIMEOUT_MS_DEFAULT = 5_000
+# A bookie that alone holds back a window, a birth or a close is replaced after so long a silence.
+LAGGARD_MS_DEFAULT = 500
+
 OPEN_TIMEOUT_MS_DEFAULT = 30_000
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB

@@ -32,7 +32,7 @@ def _may(*rooms: str) -> frozenset[str]:
 
 # What stands below the three rooms of one log.
 _WAIST = _may("floor", "wire", "contracts", "meta values", "effects", "driver", "cores")
-_BACKENDS = _may("sqlite", "zookeeper", "memory meta", "embedded", "memory ledgers")
+_BACKENDS = _may("sqlite", "zookeeper", "memory meta", "embedded", "bookkeeper", "memory ledgers")
 
 ROOMS = (
     Room(
@@ -75,6 +75,12 @@ ROOMS = (
         "embedded",
         (r"dlog\.ledger\.embedded(\..*)?",),
         _may("floor", "wire", "contracts"),
+    ),
+    # Its cores and its policy are in the room of cores. A MetaStore is handed in.
+    Room(
+        "bookkeeper",
+        (r"dlog\.ledger\.bookkeeper(\..*)?",),
+        _may("floor", "wire", "contracts", "cores"),
     ),
     Room("memory ledgers", (r"dlog\.ledger\.memory.*",), _may("floor", "wire", "contracts")),
     Room("writer", (r"dlog\.writer(\..*)?",), _WAIST),
