@@ -11,7 +11,7 @@ unexport PYTHONPATH PYTHONHOME DLOG_URL
 help:
 	@echo 'make demo    the story in under a minute, on the embedded backend'
 	@echo 'make test    lint, types and every test; each skip is named'
-	@echo 'make integration   tests against real ZooKeeper and bookies (Java 17 and Maven)'
+	@echo 'make integration   of these only the ones that need real ZooKeeper and bookies'
 	@echo 'make lint    ruff, ruff format, mypy --strict'
 	@echo 'make bench   the tables of docs/PERFORMANCE.md'
 	@echo 'make lock    pin again (needs uv)'
@@ -30,6 +30,7 @@ lint: venv
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# tests/ and integration/ in one run: one list of what did not run, one closing line.
 # A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
 unit: venv
 	@scratch=$$(mktemp -d) && \
@@ -37,9 +38,9 @@ unit: venv
 	then rm -rf "$$scratch"; \
 	else status=$$?; echo "scratch files: $$scratch" >&2; exit $$status; fi
 
-# Not part of `make test` yet: what it tests is not reached from a URL yet either.
-integration: venv
-	$(PY) -m pytest -rfExX integration $(PYTEST_ARGS)
+# One part of `unit`, which starts real servers where Java and Maven are.
+integration: override PYTEST_ARGS += integration
+integration: unit
 
 bench: venv
 	$(PY) -m benchmarks.embedded $(BENCH_ARGS)

@@ -1,45 +1,112 @@
 """Real servers for tests, started once per run and only if a test asks for them.
 
-A test that breaks a server takes one of its own (`own_zookeeper`); the shared ones are left as they
-were found."""
+A test that leaves a server as it found it takes a shared one (`cluster`, `zookeeper`); one that
+breaks something for good takes its own (`own_cluster`, `own_zookeeper`). At no time are there more
+than two sets of bookies: the shared one, and the one that the module at work has of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlog.errors import Unavailable
-from dlog.testing.cluster import Cluster, ZooKeeper, class_path, scratch_directory, why_not
+from dlog.testing.cluster import (
+    BOOKKEEPER_VERSIONS,
+    Cluster,
+    ZooKeeper,
+    class_path,
+    scratch_directory,
+    why_not,
+)
 
 HERE = Path(__file__).parent
-FIRST_START_S = 700  # the limit of a test includes its servers' start and, once, Maven's downloads
+TEST_S = 180  # includes the start of a cluster, which takes ten seconds on a busy machine
+
+OwnCluster = Callable[..., Cluster]
 
 
+@pytest.hookimpl(trylast=True)  # what a test says of itself, or of its module, wins
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(FIRST_START_S))
+            item.add_marker(pytest.mark.timeout(TEST_S))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Maven may load for minutes, once: before the first test, so that it is on no test's time."""
+    if session.config.option.collectonly:
+        return
+    if any(HERE in item.path.parents for item in session.items):
+        for version in BOOKKEEPER_VERSIONS:
+            _missing(version)
+
+
+_told: dict[str, str | None] = {}
+
+
+def _missing(version: str) -> str | None:
+    """Why there are no servers of this release here; asked once, since Maven asks the network."""
+    if version not in _told:
+        _told[version] = why_not(version)
+        if _told[version] is None:
+            try:
+                class_path(version)
+            except Unavailable as error:  # Maven reached no repository, or it has no such release
+                _told[version] = error.message
+    return _told[version]
+
+
+def _or_skip(version: str) -> str:
+    missing = _missing(version)
+    if missing is not None:
+        pytest.skip(missing)
+    return version
 
 
 @pytest.fixture(scope="session")
 def jars() -> str:
     """The class path of the servers, or a skip that says what is missing."""
-    missing = why_not()
-    if missing is not None:
-        pytest.skip(missing)
-    try:
-        return class_path()
-    except Unavailable as error:  # Maven reached no repository
-        pytest.skip(error.message)
+    return class_path(_or_skip(next(iter(BOOKKEEPER_VERSIONS))))
+
+
+@pytest.fixture(scope="module", params=BOOKKEEPER_VERSIONS)
+def bookkeeper_version(request: pytest.FixtureRequest) -> str:
+    """Each release of BookKeeper in turn; those that Maven cannot get are skipped by name."""
+    return _or_skip(str(request.param))
 
 
 @pytest.fixture(scope="session")
 def cluster(jars: str) -> Iterator[Cluster]:
-    """ZooKeeper and four bookies."""
+    """ZooKeeper and four bookies, shared. Leave them running and writable.
+
+    `cluster.zookeeper.hosts` and `cluster.ledgers_root` say where the metadata is; a test keeps its
+    own nodes below a chroot or a name of its own."""
     with Cluster() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def own_cluster(jars: str) -> Iterator[OwnCluster]:
+    """Makes clusters for one module, with the options of `Cluster`. The same options again give the
+    same cluster, other options end it first: one at a time. `fresh=True` asks for a new one, for a
+    test that cannot use what others left behind."""
+    with contextlib.ExitStack() as ending:
+        made: list[tuple[dict[str, Any], Cluster]] = []
+
+        def make(*, fresh: bool = False, **options: Any) -> Cluster:
+            if made and made[0][0] == options and not fresh:
+                return made[0][1]
+            made.clear()
+            ending.close()
+            made.append((options, ending.enter_context(Cluster(**options))))
+            return made[0][1]
+
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -34,11 +34,14 @@ _PROBE_ANSWER_BYTES = 28
 SETTINGS_DEFAULT: Mapping[str, str] = {
     "allowLoopback": "true",
     "advertisedAddress": LOOPBACK,
+    "listeningInterface": "lo",  # without it the server listens on every address of the machine
     "httpServerEnabled": "false",
     "zkTimeout": "4000",  # a restarted bookie waits for its old registration to expire
     "journalSyncData": "true",
+    # Old journals are kept for nobody: a run of many tests shall not fill the disk with them.
     "journalPreAllocSizeMB": "4",
-    "journalMaxSizeMB": "64",
+    "journalMaxSizeMB": "32",
+    "journalMaxBackups": "0",
     "logSizeLimit": str(64 << 20),
     "entryLogFilePreallocationEnabled": "false",
     "ledgerStorageClass": DB_LEDGER_STORAGE,

@@ -66,12 +66,12 @@ def pom_text(version: str) -> str:
 
 def find_java() -> Path | None:
     """The `java` of JAVA_HOME, else of PATH."""
-    return _program("java", os.environ.get("JAVA_HOME"))
+    return find_program("java", os.environ.get("JAVA_HOME"))
 
 
 def find_maven() -> Path | None:
     """The `mvn` of MAVEN_HOME, else of PATH."""
-    return _program("mvn", os.environ.get("MAVEN_HOME"))
+    return find_program("mvn", os.environ.get("MAVEN_HOME"))
 
 
 def why_not(version: str = BOOKKEEPER_DEFAULT) -> str | None:
@@ -83,14 +83,14 @@ def why_not(version: str = BOOKKEEPER_DEFAULT) -> str | None:
     if release is None or release < JAVA_RELEASE_MIN:
         told = "of an unknown release" if release is None else f"release {release}"
         return f"{java} is {told}; BookKeeper needs Java {JAVA_RELEASE_MIN} or newer"
-    if find_maven() is None and _kept(_cache_directory(version)) is None:
+    if find_maven() is None and _kept(cache_directory(version)) is None:
         return "no mvn on PATH (Debian, Ubuntu: apt-get install maven)"
     return None
 
 
 def class_path(version: str = BOOKKEEPER_DEFAULT) -> str:
     """Every jar of the servers, for `java -cp`. Brings them first if they are not there."""
-    directory = _cache_directory(version)
+    directory = cache_directory(version)
     kept = _kept(directory)
     if kept is not None:
         return kept
@@ -130,8 +130,8 @@ def _resolve(directory: Path, version: str) -> str:
 
 
 def _first_error(told: str) -> str:
-    """What Maven complains of first, without its colours."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", told).splitlines()
+    """What Maven complains of first, without its colours and addresses."""
+    plain = re.sub(r"\x1b\[[0-9;]*m| \(https?://[^)]*\)| -> \[Help \d+\]", "", told).splitlines()
     return next(
         (line.removeprefix("[ERROR] ") for line in plain if line.startswith("[ERROR]")),
         "no reason given",
@@ -146,13 +146,13 @@ def _kept(directory: Path) -> str | None:
     return told if all(map(os.path.exists, told.split(os.pathsep))) else None
 
 
-def _cache_directory(version: str) -> Path:
+def cache_directory(version: str) -> Path:
     digest = hashlib.sha256(pom_text(version).encode()).hexdigest()[:16]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "dlog" / "cluster" / f"{version}-{digest}"
 
 
-def _program(name: str, home: str | None) -> Path | None:
+def find_program(name: str, home: str | None) -> Path | None:
     found = None if home is None else shutil.which(name, path=str(Path(home) / "bin"))
     found = found or shutil.which(name)
     return None if found is None else Path(found)
