@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.api.programs import program
+from tests.api.programs import ROOT, program
 
 # The promise is a second; a machine that does four other things is given a little more. What these
 # calls wait for never comes, so that a signal that does not get through is not mistaken for one.
@@ -132,3 +135,19 @@ def test_after_ctrl_c_the_handles_go_on(file_url: str) -> None:
             assert child.line() == "interrupted"
         assert child.line() == "second"
         assert child.end()[::2] == (0, "")
+
+
+def test_these_tests_hold_in_the_background_of_a_script(tmp_path: Path) -> None:
+    """Such a shell has its children ignore SIGINT, and theirs."""
+    pytest_words = "-q -p no:cacheprovider -k test_after_ctrl_c_the_handles_go_on".split()
+    run = [sys.executable, "-m", "pytest", *pytest_words, f"--basetemp={tmp_path / 't'}", __file__]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *run],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
