@@ -1,0 +1,51 @@
+"""Both sides on the same servers: for each release of BookKeeper a cluster, and one JVM with the
+stock client of that release. They serve all tests of this folder, so a test that stops a bookie
+starts it again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from dlog.errors import Unavailable
+from dlog.meta.zookeeper import ZooKeeperMetaStore
+from dlog.testing.cluster import BOOKKEEPER_VERSIONS, Cluster, class_path, why_not
+from dlog.testing.cluster.java_program import why_not_compiled
+from integration.interop.java_ledgers import JavaLedgers
+
+
+@pytest.fixture(scope="package", params=BOOKKEEPER_VERSIONS)
+def servers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """ZooKeeper and four bookies of one release."""
+    version = str(request.param)
+    missing = why_not(version) or why_not_compiled()
+    if missing is not None:
+        pytest.skip(missing)
+    try:
+        class_path(version)
+    except Unavailable as error:  # Maven has no such release, or reached no repository
+        pytest.skip(error.message)
+    with Cluster(version=version) as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
+def java(servers: Cluster) -> Iterator[JavaLedgers]:
+    """The stock client of the same release."""
+    program = JavaLedgers(servers, servers.directory / "java")
+    try:
+        program.start()
+        yield program
+    finally:
+        program.stop()
+
+
+@pytest.fixture
+async def meta(servers: Cluster) -> AsyncIterator[ZooKeeperMetaStore]:
+    """Our way to ZooKeeper."""
+    found = ZooKeeperMetaStore(servers.zookeeper.hosts, root=servers.ledgers_root)
+    try:
+        yield found
+    finally:
+        await found.close()
