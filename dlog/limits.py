@@ -52,12 +52,28 @@ ENSEMBLE_BOOKIES_MAX = 1 << 10
 LINK_ENTRIES_MAX = 8_000
 LINK_BYTES_MAX = 64 * MIB
 LINK_UNSENT_BYTES_MAX = 4 * MIB  # asyncio's send buffer gets slow with tens of MiB in it
+LINK_REQUESTS_MAX = 4_096  # reads and questions that one connection waits for
+# A read that ran out of time blocks its entry on that connection until the late answer comes. Where
+# none comes in so long, the connection is given up.
+LINK_OWED_MS_MAX = 30_000
 
 ADD_TIMEOUT_MS_DEFAULT = 5_000
 READ_TIMEOUT_MS_DEFAULT = 5_000
 CONNECT_TIMEOUT_MS_DEFAULT = 5_000
 # A bookie that alone holds back a window, a birth or a close is replaced after so long a silence.
 LAGGARD_MS_DEFAULT = 500
+# An appender gives up and names who is missing when nothing it sent was confirmed for so long. A
+# restart of a bookie takes 5 to 8 s, and two of them may come one after the other.
+ADD_STALL_MS_DEFAULT = 30_000
+# What goes to a bookie in one piece. The copy is shared by all bookies that stand at the same
+# place, and 1 MiB is where larger ones stop being cheaper.
+ADD_RUN_ENTRIES_MAX = 512
+ADD_RUN_BYTES_MAX = MIB
+
+# What a recovery has read and not yet written back, and what one bookie has to answer of it.
+RECOVERY_WINDOW_ENTRIES = 4_000
+RECOVERY_WINDOW_BYTES = 16 * MIB
+RECOVERY_TIMEOUT_MS_DEFAULT = 30_000
 
 OPEN_TIMEOUT_MS_DEFAULT = 30_000
 

@@ -26,6 +26,8 @@ VERSION: Final = 3
 PRIORITY_HIGH: Final = 100  # what the stock client sends; bookies ask for more than 0
 
 _LENGTH = Struct(">i")
+# Behind the length, the tag and size of the header, the version with its tag, and its own tag.
+_OPERATION_AT = 9
 
 
 class Operation(enum.IntEnum):
@@ -165,6 +167,11 @@ def pack_start_tls(txn_id: int) -> bytes:
 
 def pack_auth(txn_id: int, message: AuthMessage) -> bytes:
     return _frame(Operation.AUTH, txn_id, message.to_bytes())
+
+
+def operation_of(frame: bytes) -> Operation:
+    """What a request made here asks for: whoever gives up waiting for its answer says so."""
+    return Operation(frame[_OPERATION_AT])
 
 
 def _key(master_key: bytes) -> bytes:

@@ -18,6 +18,7 @@ from dlog.errors import ConfigError, FormatError, Unsupported
 LAYOUT_NODE: Final = "LAYOUT"
 AVAILABLE_NODE: Final = "available"
 READ_ONLY_NODE: Final = "readonly"  # a child of `available`, beside the writable bookies
+DISABLE_HEALTH_CHECK_NODE: Final = "disableHealthCheck"  # while it is there, nobody is quarantined
 INSTANCE_ID_NODE: Final = "INSTANCEID"
 SHORT_IDS_NODE: Final = "idgen"
 LONG_IDS_NODE: Final = "idgen-long"
@@ -33,7 +34,7 @@ OTHER_NODES: Final = frozenset(
         LONG_IDS_NODE,
         "cookies",
         "underreplication",
-        "disableHealthCheck",
+        DISABLE_HEALTH_CHECK_NODE,
     }
 )
 

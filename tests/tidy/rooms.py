@@ -53,7 +53,7 @@ ROOMS = (
             r"dlog\.writer\.(batch|healing|pipe|rotation|segments|takeover)",
             r"dlog\.reader\.(message|places|segments)",
         ),
-        _may("floor", "wire", "contracts", "effects", "meta values"),
+        _may("floor", "wire", "contracts", "effects", "meta values", "links"),
         _NO_IO,
     ),
     Room("contracts", (r"dlog\.(meta|ledger)(\.store)?",), _may("floor")),
@@ -76,11 +76,15 @@ ROOMS = (
         (r"dlog\.ledger\.embedded(\..*)?",),
         _may("floor", "wire", "contracts"),
     ),
+    # The contract of connections: what the connection's core tells of, and its driver keeps.
+    Room(
+        "links", (r"dlog\.ledger\.bookkeeper\.links",), _may("floor", "wire", "contracts"), _NO_IO
+    ),
     # Its cores and its policy are in the room of cores. A MetaStore is handed in.
     Room(
         "bookkeeper",
         (r"dlog\.ledger\.bookkeeper(\..*)?",),
-        _may("floor", "wire", "contracts", "cores"),
+        _may("floor", "wire", "contracts", "links", "cores"),
     ),
     Room("memory ledgers", (r"dlog\.ledger\.memory.*",), _may("floor", "wire", "contracts")),
     Room("writer", (r"dlog\.writer(\..*)?",), _WAIST),
@@ -103,6 +107,7 @@ ROOMS = (
 # Edges the table forbids and that stand nevertheless, each with its reason.
 EXTRA_EDGES = {
     ("dlog.cli.commands.doctor", "dlog.wire.crc32c"): "doctor reports which CRC32C was chosen",
+    ("dlog.cli.commands.dev", "dlog.testing.cluster"): "`dlog dev` is the test cluster, for people",
     ("dlog.reader.message", "dlog.reader.arrow"): "loaded when to_arrow() is called",
 }
 

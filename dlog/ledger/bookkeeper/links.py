@@ -42,12 +42,22 @@ class AddSink(Protocol):
 
 
 class DataLink(Protocol):
-    bookie_id: str
-    where: str  # for messages: "bookie b1 at 127.0.0.1:3181"
-    is_up: bool
-    # False while its unsent bytes, or the un-replied adds of all ledgers together, are at their
-    # limit: send no adds, `on_room` follows. One more call of bounded size never hurts.
-    has_room: bool
+    @property
+    def bookie_id(self) -> str: ...
+
+    @property
+    def where(self) -> str:
+        """For messages: "bookie b1 at 127.0.0.1:3181"."""
+        ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    @property
+    def has_room(self) -> bool:
+        """False while its unsent bytes, or the un-replied adds of all ledgers together, are at
+        their limit: send no adds, `on_room` follows. One more call of bounded size never hurts."""
+        ...
 
     def attach(self, ledger_id: int, sink: AddSink) -> None:
         """From now on the sink hears of this ledger. One sink for a ledger and link."""
@@ -89,9 +99,14 @@ class DataLink(Protocol):
 
 
 class ControlLink(Protocol):
-    bookie_id: str
-    where: str
-    is_up: bool
+    @property
+    def bookie_id(self) -> str: ...
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def is_up(self) -> bool: ...
 
     def ask_soon(
         self,
