@@ -33,6 +33,7 @@ MASTER_KEY_BYTES: Final = 20
 
 _NUMBERS = Struct(">qqqq")
 _LAC = Struct(">qq")
+_CRC32C_HEAD = Struct(">qqqqI")
 _U32 = Struct(">I")
 _U64 = Struct(">Q")
 
@@ -137,6 +138,51 @@ class EntryDigest:
                 where, ledger_id, entry_id, f"{len(payload)} bytes of {ledger_bytes} in all"
             )
         return StoredEntry(entry_id, last_confirmed, ledger_bytes, payload)
+
+    def verify_run(
+        self, run: Sequence[Buffer], *, ledger_id: int, first_entry: int, where: str = "a bookie"
+    ) -> list[memoryview]:
+        """The payloads of entries that follow each other, up to the first that is not as it should
+        be; `Corrupt` if that is the very first. A reader of thousands a second comes through
+        here."""
+        payloads = self._verify_fast(run, ledger_id, first_entry)
+        for entry_id, raw in enumerate(run[len(payloads) :], first_entry + len(payloads)):
+            try:
+                entry = self.verify(raw, ledger_id=ledger_id, entry_id=entry_id, where=where)
+            except Corrupt:
+                if payloads:
+                    break
+                raise
+            payloads.append(entry.payload)
+        return payloads
+
+    def _verify_fast(
+        self, run: Sequence[Buffer], ledger_id: int, first_entry: int
+    ) -> list[memoryview]:
+        """What `verify` would say, for the digest that our ledgers have and as long as it says yes;
+        a third of its time."""
+        payloads: list[memoryview] = []
+        if self.type is not DigestType.CRC32C:
+            return payloads
+        head_bytes, unpack = _CRC32C_HEAD.size, _CRC32C_HEAD.unpack_from
+        entry_id = first_entry
+        for raw in run:
+            view = memoryview(raw)
+            if len(view) < head_bytes:
+                break
+            payload = view[head_bytes:]
+            found_id, found_entry, last_confirmed, ledger_bytes, stored = unpack(view)
+            if (
+                crc32c(payload, crc32c(view[:NUMBERS_BYTES])) != stored
+                or found_id != ledger_id
+                or found_entry != entry_id
+                or not -1 <= last_confirmed < entry_id
+                or ledger_bytes < len(payload)
+            ):
+                break
+            payloads.append(payload)
+            entry_id += 1
+        return payloads
 
     def pack_lac(self, ledger_id: int, last_confirmed: int) -> bytes:
         """The proof of a LAC that a writer leaves with bookies, apart from any entry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import struct
 from itertools import pairwise
 from typing import Any
 
@@ -177,3 +178,39 @@ def test_no_key_in_any_text() -> None:
     for text in (repr(digest), str(caught.value), repr(caught.value.about)):
         assert "canary" not in text
         assert mac_key(b"canary").hex() not in text
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_a_run_is_verified_up_to_what_is_wrong(type: DigestType) -> None:
+    digest = EntryDigest(type, b"secret")
+    run = [
+        digest.pack_head(7, entry_id, entry_id - 1, 10 * entry_id, [b"%d" % entry_id])
+        + b"%d" % entry_id
+        for entry_id in range(5, 10)
+    ]
+    good = digest.verify_run(run, ledger_id=7, first_entry=5)
+    assert good == [b"5", b"6", b"7", b"8", b"9"]
+    assert all(view.obj is raw for view, raw in zip(good, run, strict=True))
+    head = digest.pack_head
+    wrong = {
+        "another ledger": head(8, 7, 6, 10, [b"7"]) + b"7",
+        "another entry": head(7, 8, 6, 10, [b"7"]) + b"7",
+        "fewer bytes than its own": head(7, 7, 6, 0, [b"7"]) + b"7",
+        "confirms itself": _forged(digest, 7, 7, 7, 10),
+        "cut off": run[2][:20],
+    }
+    if type is not DigestType.DUMMY:
+        wrong["damaged"] = run[2][:-1] + b"x"
+    for what, raw in wrong.items():
+        assert digest.verify_run([*run[:2], raw, *run[3:]], ledger_id=7, first_entry=5) == [
+            b"5",
+            b"6",
+        ], what
+        with pytest.raises(Corrupt):
+            digest.verify_run([raw, *run[3:]], ledger_id=7, first_entry=7)
+
+
+def _forged(digest: EntryDigest, *numbers: int) -> bytes:
+    """An entry with a right digest that no writer of ours would make."""
+    head = struct.pack(">qqqq", *numbers)
+    return head + digest._sum(head, [b"7"]) + b"7"

@@ -1,0 +1,210 @@
+"""Fetches entries of one ledger from bookies: the driver of `core.entry_read`.
+
+A task for each request to a bookie, and a request brings thousands of entries. A bookie that was
+overtaken is not cancelled: its answer, if it comes, still tells how long answers take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from dlog.clock import Clock
+from dlog.errors import DlogError, ReaderClosed
+from dlog.ledger.bookkeeper.core.entry_read import (
+    READ_DEADLINE_MS,
+    Ask,
+    BookieHabits,
+    EntryRead,
+    asking_order,
+)
+from dlog.ledger.bookkeeper.core.quorum import write_set
+from dlog.ledger.bookkeeper.links import DataLink, Links
+from dlog.wire.bookie_codes import Answer
+from dlog.wire.bookie_digest import EntryDigest
+from dlog.wire.ledger_metadata import LedgerMetadata
+
+STRIPED_ENTRIES_MAX = 32  # in flight for one read of a ledger that is striped over its bookies
+_STRIPED_ENTRIES_FIRST = 4  # while nothing is known of how large its entries are
+
+
+class EntryFetch:
+    """One for a reader, which tells what may be read. Reads may go on side by side."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        *,
+        links: Links,
+        digest: EntryDigest,
+        habits: BookieHabits,
+        clock: Clock,
+        first_place: int,
+    ) -> None:
+        self.hedges = 0
+        self._ledger_id = ledger_id
+        self._links = links
+        self._digest = digest
+        self._habits = habits
+        self._clock = clock
+        self._first_place = first_place
+        self._closed = False
+        self._home: str | None = None
+        self._in_flight: Counter[str] = Counter()
+        self._striped_count = _STRIPED_ENTRIES_FIRST
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def read(
+        self, metadata: LedgerMetadata, first_entry: int, last_entry: int, *, bytes_max: int
+    ) -> list[memoryview]:
+        """Of one fragment, at least one entry."""
+        if metadata.ensemble_size > metadata.write_quorum:
+            return await self._read_striped(metadata, first_entry, last_entry, bytes_max)
+        bookies = metadata.fragment_of(first_entry).ensemble
+        if self._home is None:
+            self._home = bookies[self._first_place % len(bookies)]
+        read = self._new_read(bookies, first_entry, last_entry, bytes_max, in_batches=True)
+        await self._run(read)
+        self._home = read.winner
+        return read.payloads
+
+    async def _read_striped(
+        self, metadata: LedgerMetadata, first_entry: int, last_entry: int, bytes_max: int
+    ) -> list[memoryview]:
+        """Every entry from its own bookies, side by side, handed out as far as they are there in
+        order."""
+        ensemble = metadata.fragment_of(first_entry).ensemble
+        last_entry = min(last_entry, first_entry + self._striped_count - 1)
+        reads = [
+            self._new_read(
+                [ensemble[place] for place in write_set(metadata, entry_id)],
+                entry_id,
+                entry_id,
+                bytes_max,
+                in_batches=False,
+            )
+            for entry_id in range(first_entry, last_entry + 1)
+        ]
+        results = await asyncio.gather(*map(self._run, reads), return_exceptions=True)
+        payloads: list[memoryview] = []
+        taken_bytes = 0
+        for read, error in zip(reads, results, strict=True):
+            if error is not None:
+                if payloads:
+                    break
+                raise error
+            taken_bytes += len(read.payloads[0])
+            if payloads and taken_bytes > bytes_max:
+                break
+            payloads += read.payloads
+        # As many as would have fitted, so that little is fetched in vain.
+        fitting = int(len(payloads) * bytes_max / max(taken_bytes, 1))
+        self._striped_count = min(max(1, fitting, len(payloads)), STRIPED_ENTRIES_MAX)
+        return payloads
+
+    def _new_read(
+        self,
+        bookies: Sequence[str],
+        first_entry: int,
+        last_entry: int,
+        bytes_max: int,
+        *,
+        in_batches: bool,
+    ) -> EntryRead:
+        now_s = self._clock.monotonic_s()
+        return EntryRead(
+            self._ledger_id,
+            first_entry,
+            last_entry,
+            bytes_max=bytes_max,
+            bookies=asking_order(
+                bookies,
+                home=self._home,
+                in_flight=self._in_flight,
+                habits=self._habits,
+                now_s=now_s,
+            ),
+            in_batches=in_batches,
+            digest=self._digest,
+            habits=self._habits,
+            deadline_s=now_s + READ_DEADLINE_MS / 1000,
+        )
+
+    async def _run(self, read: EntryRead) -> None:
+        loop = asyncio.get_running_loop()
+        asking: set[asyncio.Task[None]] = set()
+        while not read.is_over:
+            now_s = self._clock.monotonic_s()
+            ask = read.asks(now_s)
+            if ask is not None:
+                task = loop.create_task(self._ask(read, ask))
+                asking.add(task)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif not read.is_over:
+                timeout_s = max(0.0, read.look_again_s() - now_s)
+                done, asking = await asyncio.wait(
+                    asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                self._check_open()
+                for task in done:
+                    task.result()  # a defect must be seen; whatever a bookie did is an answer
+        self.hedges += read.hedges
+        if read.winner is None:
+            raise read.error()
+
+    async def _ask(self, read: EntryRead, ask: Ask) -> None:
+        self._in_flight[ask.bookie_id] += 1
+        try:
+            answer, entries = await self._answer(read, ask)
+        finally:
+            self._in_flight[ask.bookie_id] -= 1
+        read.on_answer(ask, answer, entries, self._clock.monotonic_s())
+
+    async def _answer(self, read: EntryRead, ask: Ask) -> tuple[Answer, Sequence[memoryview]]:
+        link = self._links.data_now(ask.bookie_id)
+        if link is None:
+            try:
+                link = await self._links.data(ask.bookie_id)
+            except DlogError:
+                return Answer.DISCONNECTED, ()
+        if not ask.as_batch:
+            return await self._singles(link, read, ask)
+        reply = await link.batch_read(
+            read.ledger_id,
+            read.first_entry,
+            count_max=ask.count_max,
+            frame_bytes_max=ask.frame_bytes_max,
+            timeout_ms=ask.timeout_ms,
+        )
+        return reply.answer, reply.entries
+
+    async def _singles(
+        self, link: DataLink, read: EntryRead, ask: Ask
+    ) -> tuple[Answer, Sequence[memoryview]]:
+        replies = await asyncio.gather(
+            *(
+                link.read(read.ledger_id, entry_id, timeout_ms=ask.timeout_ms)
+                for entry_id in range(read.first_entry, read.first_entry + ask.count_max)
+            )
+        )
+        entries: list[memoryview] = []
+        for reply in replies:
+            if reply.entry is None:
+                break
+            entries.append(reply.entry)
+        return (Answer.OK if entries else replies[0].answer), entries
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReaderClosed(
+                f"the reader of ledger {self._ledger_id} was closed", ledger_id=self._ledger_id
+            )
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
