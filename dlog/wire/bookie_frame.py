@@ -143,9 +143,10 @@ class FrameSplitter:
     def _count_alike(self, chunk: bytes, at: int, frame_bytes: int) -> int:
         """How many frames from `at` on are one run."""
         head = chunk[at : at + ALIKE_BYTES]
-        if frame_bytes < ALIKE_BYTES or not chunk.startswith(head, at + frame_bytes):
-            return 1
         count = (len(chunk) - at) // frame_bytes
+        # The next frame may look alike and not have come whole.
+        if count == 1 or frame_bytes < ALIKE_BYTES or not chunk.startswith(head, at + frame_bytes):
+            return 1
         if not self._mixed:
             # The usual case, at an eighth of the price: all that is left, column by column. Tried
             # once per chunk, or many short runs would each look at everything behind them.

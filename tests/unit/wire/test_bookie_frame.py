@@ -81,6 +81,15 @@ def test_alike_frames_behind_others_are_runs_too() -> None:
     assert counts == [1, 3, 1, 4]
 
 
+@pytest.mark.parametrize("cut", range(ALIKE_BYTES, len(ACK)))
+def test_a_frame_alike_that_has_not_come_whole_is_not_handed_out(cut: int) -> None:
+    """Also in a read that is known to hold several runs."""
+    frames = [ack(0), ack(1), ack(2, 1), ack(3, 1)]
+    stream = b"".join(frames)
+    end = len(stream) - len(ACK) + cut
+    assert split(stream[:end], stream[end:]) == [each[4:] for each in frames]
+
+
 def test_what_came_early_is_not_changed_by_what_comes_later() -> None:
     splitter = FrameSplitter("here")
     first, second = framed(b"first"), framed(b"second")
