@@ -37,7 +37,7 @@ T = TypeVar("T")
 _log = logging.getLogger("dlog.ledger")
 
 # One system call takes about as much; what it does not take asyncio copies, so never more than it.
-WRITE_BYTES_MAX = 256 * KIB
+WRITE_BYTES_MAX = 512 * KIB
 # A connection that is silent for longer is asked by the kernel whether there is still a peer.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
