@@ -1,16 +1,19 @@
 """What tests do to ZooKeeper behind a store's back, with raw connections of their own: end its
-session, look at a node as other clients see it."""
+session, look at a node as other clients see it, put a bookie behind a proxy."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kazoo.client import KazooClient
 
 from dlog.meta.zookeeper import ZooKeeperMetaStore
+from dlog.testing.cluster import Bookie, Cluster
+from dlog.wire.bookie_service_info import BookieServiceInfo
 
 START_TIMEOUT_S = 10.0
 
@@ -49,3 +52,19 @@ async def end_session(store: ZooKeeperMetaStore) -> None:
             pass  # leaving it closes the session
 
     await asyncio.to_thread(run)
+
+
+async def advertise(cluster: Cluster, bookie: Bookie, port: int) -> None:
+    """Let clients look for this bookie at another port of this machine, where a proxy listens; its
+    own port takes it back. A bookie has no setting for this: it advertises the port it listens on.
+    But its node may be written by anybody, and it writes the node itself only when it registers
+    anew, as after a restart."""
+    path = f"{cluster.ledgers_root}/available/{bookie.bookie_id}"
+
+    def act(client: Any) -> None:
+        stored, _ = client.get(path)
+        told = BookieServiceInfo.from_bytes(stored, where=path)
+        endpoints = tuple(replace(each, port=port) for each in told.endpoints)
+        client.set(path, replace(told, endpoints=endpoints).to_bytes())
+
+    await raw(cluster.zookeeper.hosts, act)

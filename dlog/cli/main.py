@@ -28,6 +28,7 @@ COMMANDS = {
     "segments": ("segments", "List the segments of a log."),
     "rm": ("remove", "Remove a log and all its messages, for good."),
     "bench": ("bench", "Measure writing and reading in a throw-away log."),
+    "dev": ("dev", "Run a BookKeeper cluster on this machine, for trying things out."),
     "doctor": ("doctor", "Check the place the logs live in and what is installed."),
 }
 

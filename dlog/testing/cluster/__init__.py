@@ -6,17 +6,21 @@ at `cluster`; `process` is the one place that starts and signals, `jars` the one
 
 from __future__ import annotations
 
-from dlog.testing.cluster.bookie import Bookie
+from dlog.testing.cluster.bookie import AUTO_RECOVERY, EASILY_BUSY, Bookie
 from dlog.testing.cluster.cluster import Cluster
+from dlog.testing.cluster.detached import DetachedCluster
 from dlog.testing.cluster.jars import BOOKKEEPER_VERSIONS, class_path, find_java, why_not
 from dlog.testing.cluster.process import JavaProcess
 from dlog.testing.cluster.scratch import scratch_directory
 from dlog.testing.cluster.zookeeper import ZooKeeper
 
 __all__ = [
+    "AUTO_RECOVERY",
     "BOOKKEEPER_VERSIONS",
+    "EASILY_BUSY",
     "Bookie",
     "Cluster",
+    "DetachedCluster",
     "JavaProcess",
     "ZooKeeper",
     "class_path",

@@ -59,6 +59,12 @@ SETTINGS_DEFAULT: Mapping[str, str] = {
     "diskCheckInterval": "500",
 }
 
+# Settings for some tests. A short queue refuses adds (106) in the middle of any burst; a small
+# write cache does not, it only makes them wait.
+EASILY_BUSY: Mapping[str, str] = {"maxPendingAddRequestsPerThread": "64"}
+# Each bookie also looks for ledgers that lost a copy, and copies them to where there is none.
+AUTO_RECOVERY: Mapping[str, str] = {"autoRecoveryDaemonEnabled": "true"}
+
 
 class Bookie(JavaProcess):
     """A bookie named `bookie_id`. `settings` are the server's own keys and win over ours; what is

@@ -78,7 +78,7 @@ def why_not(version: str = BOOKKEEPER_DEFAULT) -> str | None:
     """One sentence that says what is missing for a cluster here; None when nothing is."""
     java = find_java()
     if java is None:
-        return "no java on PATH (Debian, Ubuntu: apt-get install openjdk-17-jre-headless maven)"
+        return "no java on PATH (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless maven)"
     release = _java_release(java)
     if release is None or release < JAVA_RELEASE_MIN:
         told = "of an unknown release" if release is None else f"release {release}"

@@ -1,19 +1,25 @@
-"""Directories that clean up after themselves, also after a run that was killed: each holds a lock
-that the kernel drops with its owner, and whoever makes the next one removes those nobody holds."""
+"""Directories that clean up after themselves, also after a run that was killed: a small process of
+each watches its run and removes the directory when the run is gone. Should that be killed as well,
+there is a lock that the kernel drops with its owner: whoever makes the next directory removes those
+nobody holds."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from dlog.errors import AuthError
+from dlog.testing.cluster import janitor
+from dlog.testing.cluster.janitor import remove_tree
+
+__all__ = ["own_directory", "remove_tree", "scratch_directory"]
 
 _LOCK = "owner.lock"
 
@@ -21,34 +27,43 @@ _LOCK = "owner.lock"
 @contextlib.contextmanager
 def scratch_directory(base: Path | None = None) -> Iterator[Path]:
     """A new directory of our own, removed at the end."""
-    parent = _parent(base)
+    parent = own_directory((base or Path(tempfile.gettempdir())) / f"dlog-cluster-{os.getuid()}")
     with _sweeping(parent):
         made = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
         lock = _take(made)
         assert lock is not None, "a directory nobody knows of is locked"
     try:
-        yield made
+        with _watched(made):
+            yield made
     finally:
         remove_tree(made)
         os.close(lock)
 
 
-def remove_tree(directory: Path) -> None:
-    """Also one in which something is mounted, or in which a dying process still writes."""
-    for mounted in sorted(directory.rglob("*.mount"), reverse=True):
-        if os.path.ismount(mounted):
-            subprocess.run(["umount", "-l", mounted], check=False, capture_output=True)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _parent(base: Path | None) -> Path:
-    parent = (base or Path(tempfile.gettempdir())) / f"dlog-cluster-{os.getuid()}"
-    parent.mkdir(mode=0o700, exist_ok=True)
-    found = parent.lstat()
+def own_directory(directory: Path) -> Path:
+    """Made if it is missing, for nobody else to look into."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
     # In a directory that anybody may write to, somebody else may have been there first.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise AuthError(f"{parent} is not a directory of ours", path=str(parent))
-    return parent
+        raise AuthError(f"{directory} is not a directory of ours", path=str(directory))
+    return directory
+
+
+@contextlib.contextmanager
+def _watched(directory: Path) -> Iterator[None]:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", janitor.__file__, os.fspath(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,  # what is sent to the run's group shall not reach it
+    ) as watching:
+        try:
+            yield
+        finally:
+            watching.kill()  # what it would do is done here
 
 
 @contextlib.contextmanager
@@ -66,7 +81,10 @@ def _sweeping(parent: Path) -> Iterator[None]:
 
 def _take(directory: Path) -> int | None:
     """The descriptor that holds the lock of a directory; None if somebody else does."""
-    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # its janitor was quicker
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
