@@ -184,4 +184,4 @@ def write_json(path: Path, setting: Setting, findings: Sequence[Finding], **more
 
 
 def _module_and_arguments() -> list[str]:
-    return ["benchmarks.embedded", *sys.argv[1:]]
+    return [f"benchmarks.{Path(sys.argv[0]).parent.name}", *sys.argv[1:]]

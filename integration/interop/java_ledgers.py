@@ -1,5 +1,5 @@
 """The stock Java client, driven from here: one JVM, several clients with settings of their own, any
-number of handles. Nothing is hidden: what Java refuses is raised as `JavaRefused` with its code.
+number of handles. Nothing is hidden: what Java refuses is raised as `Refused` with its code.
 
 Payloads may be given as `Seeded`: both sides make the same bytes of it, and what Java reads comes
 back as sizes and digests, so that no megabyte travels between us.

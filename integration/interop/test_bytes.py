@@ -12,13 +12,13 @@ import pytest
 from dlog.limits import KIB, LEDGER_ENTRY_BYTES_MAX, MIB
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import Cluster
+from dlog.testing.raw_ledgers import connected, head_of, metadata_of, node_path, stored_entry
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import DigestType, EntryDigest, master_key
 from dlog.wire.bookie_v2 import payload_bytes_max
 from dlog.wire.ledger_metadata import CustomPair, Fragment, LedgerMetadata, LedgerState
 from dlog.wire.ledger_metadata_format import pack_ledger_metadata
 from integration.interop.java_ledgers import JavaLedgers, Seeded, as_read
-from integration.interop.raw import connected, head_of, metadata_of, node_path, stored_entry
 
 DIGESTS = pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac", "dummy"])
 WIRES = pytest.mark.parametrize("wire", ["v2", "v3"])

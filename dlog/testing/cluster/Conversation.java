@@ -14,7 +14,7 @@ import java.util.concurrent.Executors;
 import org.apache.bookkeeper.client.BKException;
 
 /**
- * The Java half of a conversation over standard input and output; `java_program.py` is the other.
+ * The Java half of a conversation over standard input and output; `conversation.py` holds the other.
  *
  * <p>Each line asked is a JSON object with a number and what to do; each is answered, in any order,
  * by one line with the same number, since one question may have to wait for what another one does.

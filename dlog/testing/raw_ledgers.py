@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from dlog.testing.cluster import Bookie, Cluster
-from dlog.wire.bookie_digest import EntryDigest, master_key
 from dlog.wire.bookie_v2 import AddReplies, Flag, ReadReply, pack_add, pack_read, parse_reply
 from dlog.wire.ledger_metadata import LedgerMetadata
 from dlog.wire.ledger_metadata_format import parse_ledger_metadata
@@ -49,6 +48,12 @@ class RawBookie:
         assert isinstance(reply, ReadReply)
         return reply
 
+    def send_adds(self, frames: bytes, count: int) -> list[AddReplies]:
+        """Whole frames, back to back; so many answers."""
+        self._socket.sendall(frames)
+        replies = [self._reply() for _ in range(count)]
+        return [each for each in replies if isinstance(each, AddReplies)]
+
     def add(
         self, head: bytes, payload: bytes, *, key: bytes, flags: Flag = Flag.NONE
     ) -> AddReplies:
@@ -56,13 +61,6 @@ class RawBookie:
         reply = self._ask(front + payload)
         assert isinstance(reply, AddReplies)
         return reply
-
-    def add_all(self, frames: Sequence[bytes]) -> list[AddReplies]:
-        """All at once, then as many answers."""
-        self._socket.sendall(b"".join(frames))
-        replies = [self._reply() for _ in frames]
-        assert all(isinstance(each, AddReplies) for each in replies)
-        return [each for each in replies if isinstance(each, AddReplies)]
 
     def _ask(self, frame: bytes) -> object:
         self._socket.sendall(frame)
@@ -104,16 +102,3 @@ def metadata_of(cluster: Cluster, ledger_id: int, raw: bytes) -> LedgerMetadata:
 
 def node_path(cluster: Cluster, ledger_id: int) -> str:
     return cluster.ledgers_root + ledger_path(Manager.HIERARCHICAL, ledger_id)
-
-
-__all__ = [
-    "EntryDigest",
-    "Head",
-    "RawBookie",
-    "connected",
-    "head_of",
-    "master_key",
-    "metadata_of",
-    "node_path",
-    "stored_entry",
-]

@@ -1,0 +1,81 @@
+"""Whether a fence holds over crashes of the bookies that were fenced: `fence_crash`.
+
+A writer has a ledger; another process recovers it; all three bookies are killed (-9) and started
+again, and the writer, which knows nothing of that, adds. Every acknowledgement it is given is a
+*zombie ack*; there may be none. A bookie that holds no entry of a ledger forgets its fence, so:
+
+- *reconnect check alone*: the ledger is empty. The bookies would take the adds (they are asked past
+  every client, and the count stands beside); only the writer's look at the metadata stops it.
+- *first entry acked by all*: the bookies themselves must refuse. They are asked past every client,
+  and then through the writer.
+"""
+
+from __future__ import annotations
+
+from benchmarks.bookkeeper.stage import Stage, Stages
+from benchmarks.bookkeeper.tails import frame_of
+from benchmarks.common import Finding
+from dlog.testing.cluster.conversation import Program
+from dlog.testing.raw_ledgers import connected
+from dlog.wire.bookie_codes import Answer
+
+KILLS = 51  # of each kind, three at a time
+PATIENCE_S = 60.0
+ENTRIES = {"reconnect check alone": 0, "first entry acked by all": 5}
+
+
+def fence_crash(stages: Stages) -> list[Finding]:
+    rounds = stages.setting.pick(KILLS // 3, 1)
+    with stages.stage() as stage:
+        other = stage.new_ours()
+        return [_variant(stage, other, what, entries, rounds) for what, entries in ENTRIES.items()]
+
+
+def _variant(stage: Stage, other: Program, what: str, entries: int, rounds: int) -> Finding:
+    kills = zombie_acks = raw_acks = 0
+    for _ in range(rounds):
+        ledger_id = stage.ours.tell("zombie", entries=entries)["ledger"]
+        bookies = stage.ours.tell("bookies", ledger=ledger_id)
+        closed = other.tell("recover", ledger=ledger_id)
+        assert closed["last"] == entries - 1, closed
+        members = [stage.cluster.bookie(each) for each in bookies]
+        for bookie in members:
+            bookie.kill()
+        kills += len(members)
+        for bookie in members:
+            bookie.start()
+        for bookie in members:
+            bookie.wait_until_serving()
+        raw_acks += _raw_acks(stage, ledger_id, bookies, entries)
+        told = stage.ours.tell(
+            "zombie_adds",
+            timeout_s=2 * PATIENCE_S,
+            ledger=ledger_id,
+            entries=10,
+            seconds=PATIENCE_S,
+        )
+        assert told["failure"] is not None
+        assert told["failure"].startswith("Fenced"), told["failure"]
+        zombie_acks += told["acked"]
+    forgot = entries == 0
+    return Finding(
+        "fence_crash",
+        what,
+        f"{zombie_acks} zombie acks over {kills} kills",
+        "0 zombie acks",
+        zombie_acks == 0 and (forgot or raw_acks == 0),
+        beside=f"{raw_acks} of {kills} bookies took an add past every client",
+        values={"zombie_acks": zombie_acks, "kills": kills, "raw_acks": raw_acks},
+        rounds={"kills": [float(kills)]},
+    )
+
+
+def _raw_acks(stage: Stage, ledger_id: int, bookies: list[str], entries: int) -> int:
+    """How many bookies take an ordinary add of an entry far behind the end."""
+    frame = frame_of(ledger_id, entries + 100, confirmed=entries - 1, size=100)
+    taken = 0
+    for bookie_id in bookies:
+        with connected(stage.cluster.bookie(bookie_id)) as bookie:
+            (reply,) = bookie.send_adds(frame, 1)
+            taken += reply.answer is Answer.OK
+    return taken
