@@ -20,6 +20,7 @@ INTERVAL_S_DEFAULT = 10.0
 ERRORS_DEFAULT = 3
 QUARANTINE_S_DEFAULT = 20.0
 QUARANTINE_S_MAX = 300.0
+_LOST_APART_S = 1.0
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class _Record:
     since_s: float = 0.0  # of the interval that the errors are counted in
     until_s: float = 0.0  # of the quarantine
     times: int = 0  # in quarantine, in a row
+    lost_at_s: float = float("-inf")  # the last lost connection that was counted
 
 
 class Health:
@@ -53,9 +55,17 @@ class Health:
         if answer not in BLAMELESS:
             self._count(bookie_id, now_s)
 
-    def note_lost(self, bookie_id: str, now_s: float) -> None:
-        """It could not be reached, or ended a connection."""
+    def note_unreachable(self, bookie_id: str, now_s: float) -> None:
+        """It refused a connection, did not take it in time, or ended it without a word."""
         self._count(bookie_id, now_s)
+
+    def note_lost(self, bookie_id: str, now_s: float) -> None:
+        """A connection that had served ended. Of those that end together one counts."""
+        record = self._records.get(bookie_id)
+        if record is None or now_s - record.lost_at_s >= _LOST_APART_S:
+            self._count(bookie_id, now_s)
+            if self._is_enabled:
+                self._records[bookie_id].lost_at_s = now_s
 
     def note_hung(self, bookie_id: str, now_s: float) -> None:
         """It had work and said nothing at all for long: no need to see that again."""

@@ -130,11 +130,17 @@ class BookieLinks:
         tasks = list(self._connecting.values())
         for task in tasks:
             task.cancel()
+        failures: list[Exception] = []
         for link in list(self._open):
-            link.take_down(Answer.CLIENT_CLOSED)
+            try:
+                link.take_down(Answer.CLIENT_CLOSED)
+            except Exception as error:  # noqa: BLE001 - of a sink; the other links end all the same
+                failures.append(error)
         await asyncio.gather(*tasks, return_exceptions=True)
         while self._open:
             await next(iter(self._open)).wait_gone()
+        if failures:
+            raise failures[0]
 
     # --- Connecting
 
@@ -204,7 +210,7 @@ class BookieLinks:
 
     def _failed(self, bookie_id: str, why: str) -> None:
         now_s = self._clock.monotonic_s()
-        self._health.note_lost(bookie_id, now_s)
+        self._health.note_unreachable(bookie_id, now_s)
         self._registry.suspect(bookie_id)
         before = self._troubles.get(bookie_id)
         failures = 1 if before is None else before.failures + 1

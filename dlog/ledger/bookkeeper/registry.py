@@ -20,7 +20,7 @@ from typing import Protocol
 
 from dlog.chance import SYSTEM_CHANCE, Chance, backoff_s
 from dlog.clock import SYSTEM_CLOCK, Clock
-from dlog.errors import DlogError, NotFound, Timeout, Unavailable
+from dlog.errors import DlogError, Handle, NotFound, Unavailable
 from dlog.ledger.bookkeeper.health import Health
 from dlog.meta.store import MetaStore, Versioned
 from dlog.wire.bookie_service_info import Endpoint, is_bookie_id, resolve
@@ -76,6 +76,7 @@ class BookieRegistry:
         self._known: dict[str, _Known] = {}
         self._listeners: list[RegistryListener] = []
         self._odd_names: frozenset[str] = frozenset()
+        self._listing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._failure: DlogError | None = None
 
@@ -94,6 +95,12 @@ class BookieRegistry:
 
     def read_only(self) -> tuple[str, ...]:
         return self._read_only
+
+    def avoided(self) -> frozenset[str]:
+        """In quarantine at this moment: of no use while others will do."""
+        if self._health is None:
+            return frozenset()
+        return self._health.avoided(self._clock.monotonic_s())
 
     @property
     def stale_since_s(self) -> float | None:
@@ -118,11 +125,12 @@ class BookieRegistry:
         try:
             async with asyncio.timeout(None if known is None else LOOK_UP_GRACE_S):
                 return await self._look_up(bookie_id)
-        except (Timeout, TimeoutError, Unavailable):
-            # Also of a bookie whose node just went: with the node its address is no longer known.
-            if bookie_id not in self._known:
+        except (TimeoutError, Unavailable) as error:
+            known = self._known.get(bookie_id)
+            if known is None:  # never known, or not registered any more
                 raise
-            return self._known[bookie_id].endpoint
+            self._doubt(error)
+            return known.endpoint
 
     def suspect(self, bookie_id: str) -> None:
         """It was not to be reached where we thought it was: look it up again."""
@@ -132,6 +140,37 @@ class BookieRegistry:
 
     async def refresh(self) -> None:
         """List again, now."""
+        async with self._listing:  # an older list must not replace a newer one
+            await self._list()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # --- The task
+
+    async def _keep(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                async with self._meta.watch(self._available) as watch:
+                    while True:
+                        await self.refresh()
+                        attempt = 0
+                        await watch.wait(self._poll_ms)
+            except DlogError as error:
+                if error.handle is Handle.DEAD:
+                    raise  # the metadata store itself was closed
+                self._doubt(error)
+            attempt += 1
+            await asyncio.sleep(
+                backoff_s(attempt, self._chance, base_s=RETRY_BASE_S, limit_s=RETRY_S_MAX)
+            )
+
+    async def _list(self) -> None:
         names, read_only_names, disabled = await asyncio.gather(
             self._meta.children(self._available),
             self._children_if_any(self._read_only_at),
@@ -161,35 +200,10 @@ class BookieRegistry:
             frozenset(before - here),
         )
 
-    async def close(self) -> None:
-        """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    # --- The task
-
-    async def _keep(self) -> None:
-        attempt = 0
-        while True:
-            try:
-                async with self._meta.watch(self._available) as watch:
-                    while True:
-                        await self.refresh()
-                        attempt = 0
-                        await watch.wait(self._poll_ms)
-            except (Timeout, Unavailable, NotFound) as error:
-                self._doubt(error)
-            attempt += 1
-            await asyncio.sleep(
-                backoff_s(attempt, self._chance, base_s=RETRY_BASE_S, limit_s=RETRY_S_MAX)
-            )
-
-    def _doubt(self, error: DlogError) -> None:
+    def _doubt(self, error: Exception) -> None:
         if self._stale_since_s is None:
             self._stale_since_s = self._clock.monotonic_s()
-            _log.warning("the last known list of bookies stands: %s", error.message)
+            _log.warning("the last known list of bookies stands: %s", error or "no answer")
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
