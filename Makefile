@@ -2,7 +2,7 @@
 # included): each first makes .venv from the pinned, hashed lock files.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration bench lock clean venv
+.PHONY: help demo test lint types unit integration servers bench lock clean venv
 
 PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
@@ -11,7 +11,8 @@ unexport PYTHONPATH PYTHONHOME DLOG_URL
 help:
 	@echo 'make demo    the story in under a minute, on the embedded backend'
 	@echo 'make test    lint, types and every test; each skip is named'
-	@echo 'make integration   of these only the ones that need real ZooKeeper and bookies'
+	@echo 'make integration   of these, only the ones against real ZooKeeper and bookies'
+	@echo 'make servers fetch ZooKeeper and BookKeeper for these (Java 17 and Maven), and say what is missing'
 	@echo 'make lint    ruff, ruff format, mypy --strict'
 	@echo 'make bench   the tables of docs/PERFORMANCE.md'
 	@echo 'make lock    pin again (needs uv)'
@@ -41,6 +42,9 @@ unit: venv
 # One part of `unit`, which starts real servers where Java and Maven are.
 integration: override PYTEST_ARGS += integration
 integration: unit
+
+servers: venv
+	$(PY) -m dlog.testing.cluster
 
 bench: venv
 	$(PY) -m benchmarks.embedded $(BENCH_ARGS)

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from dlog.errors import Unavailable
 from dlog.testing.cluster import (
     BOOKKEEPER_VERSIONS,
     Cluster,
     ZooKeeper,
     class_path,
     scratch_directory,
-    why_not,
+    why_not_brought,
 )
 
 HERE = Path(__file__).parent
@@ -43,26 +42,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if any(HERE in item.path.parents for item in session.items):
         for version in BOOKKEEPER_VERSIONS:
-            _missing(version)
-
-
-_told: dict[str, str | None] = {}
-
-
-def _missing(version: str) -> str | None:
-    """Why there are no servers of this release here; asked once, since Maven asks the network."""
-    if version not in _told:
-        _told[version] = why_not(version)
-        if _told[version] is None:
-            try:
-                class_path(version)
-            except Unavailable as error:  # Maven reached no repository, or it has no such release
-                _told[version] = error.message
-    return _told[version]
+            why_not_brought(version)
 
 
 def _or_skip(version: str) -> str:
-    missing = _missing(version)
+    missing = why_not_brought(version)
     if missing is not None:
         pytest.skip(missing)
     return version

@@ -212,6 +212,7 @@ def test_a_new_bookie_whose_disk_fills_up_turns_read_only(
     assert add(bookie, ledger_id) is Answer.OK
     bookie.fill_disk()
     until(lambda: bookie.is_registered(read_only=True), "a full bookie is read-only")
+    until(lambda: not bookie.is_registered(), "and no longer writable: for a moment it is both")
     assert add(bookie, ledger_id) is Answer.READ_ONLY
     assert read(bookie, ledger_id) is Answer.OK
     bookie.empty_disk()

@@ -9,7 +9,13 @@ from __future__ import annotations
 from dlog.testing.cluster.bookie import AUTO_RECOVERY, EASILY_BUSY, Bookie
 from dlog.testing.cluster.cluster import Cluster
 from dlog.testing.cluster.detached import DetachedCluster
-from dlog.testing.cluster.jars import BOOKKEEPER_VERSIONS, class_path, find_java, why_not
+from dlog.testing.cluster.jars import (
+    BOOKKEEPER_VERSIONS,
+    class_path,
+    find_java,
+    why_not,
+    why_not_brought,
+)
 from dlog.testing.cluster.process import JavaProcess
 from dlog.testing.cluster.scratch import scratch_directory
 from dlog.testing.cluster.zookeeper import ZooKeeper
@@ -27,4 +33,5 @@ __all__ = [
     "find_java",
     "scratch_directory",
     "why_not",
+    "why_not_brought",
 ]

@@ -99,6 +99,19 @@ def class_path(version: str = BOOKKEEPER_DEFAULT) -> str:
         return _kept(directory) or _resolve(directory, version)
 
 
+@functools.cache
+def why_not_brought(version: str = BOOKKEEPER_DEFAULT) -> str | None:
+    """Brings the jars if need be. None when they are there, else one sentence that says why not;
+    found out once, since Maven asks the network."""
+    missing = why_not(version)
+    if missing is None:
+        try:
+            class_path(version)
+        except Unavailable as error:
+            return error.message
+    return missing
+
+
 def _resolve(directory: Path, version: str) -> str:
     maven = find_maven()
     if maven is None:
@@ -130,12 +143,10 @@ def _resolve(directory: Path, version: str) -> str:
 
 
 def _first_error(told: str) -> str:
-    """What Maven complains of first, without its colours and addresses."""
+    """The last cause in Maven's first complaint, without its colours and addresses."""
     plain = re.sub(r"\x1b\[[0-9;]*m| \(https?://[^)]*\)| -> \[Help \d+\]", "", told).splitlines()
-    return next(
-        (line.removeprefix("[ERROR] ") for line in plain if line.startswith("[ERROR]")),
-        "no reason given",
-    )
+    complaints = (line.rpartition(": ")[2] for line in plain if line.startswith("[ERROR]"))
+    return next(complaints, "no reason given")
 
 
 def _kept(directory: Path) -> str | None:

@@ -1,0 +1,23 @@
+"""Bring the servers' jars before anybody waits for them, and say what can run on this machine:
+
+    python -m dlog.testing.cluster
+
+The exit code is 0 if clusters of the newest release can be started.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dlog.testing.cluster.jars import BOOKKEEPER_DEFAULT, BOOKKEEPER_VERSIONS, why_not_brought
+
+
+def main() -> int:
+    for version in BOOKKEEPER_VERSIONS:
+        sys.stdout.write(f"BookKeeper {version}: {why_not_brought(version) or 'ready'}\n")
+        sys.stdout.flush()
+    return 0 if why_not_brought(BOOKKEEPER_DEFAULT) is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
