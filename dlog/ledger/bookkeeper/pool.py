@@ -125,8 +125,9 @@ class BookieLinks:
         Idempotent."""
         if os.getpid() != self._pid:
             return
-        self._closed = True
-        self._registry.unlisten(self)
+        if not self._closed:
+            self._closed = True
+            self._registry.unlisten(self)
         tasks = list(self._connecting.values())
         for task in tasks:
             task.cancel()
@@ -137,8 +138,10 @@ class BookieLinks:
             except Exception as error:  # noqa: BLE001 - of a sink; the other links end all the same
                 failures.append(error)
         await asyncio.gather(*tasks, return_exceptions=True)
-        while self._open:
-            await next(iter(self._open)).wait_gone()
+        while self._open:  # also those that were being made
+            link = next(iter(self._open))
+            link.take_down(Answer.CLIENT_CLOSED)
+            await link.wait_gone()
         if failures:
             raise failures[0]
 
@@ -157,7 +160,13 @@ class BookieLinks:
             self._connecting[key] = task
             task.add_done_callback(lambda _: self._connecting.pop(key, None))
         # One who gives up waiting takes the connection from nobody else.
-        outcome = await asyncio.shield(task)
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and caller is not None and not caller.cancelling():
+                raise _closed() from None  # it was not us who was cancelled
+            raise
         if isinstance(outcome, DlogError):
             raise outcome.again()
         return outcome
@@ -174,16 +183,9 @@ class BookieLinks:
         except DlogError as error:
             return _unavailable(bookie_id, f"has no address: {error.message}")
         except (OSError, TimeoutError) as error:
-            why = f"could not be reached: {error or 'no answer in time'}"
+            why = f"could not be reached: {str(error) or 'no answer in time'}"
             self._failed(bookie_id, why)
             return _unavailable(bookie_id, why)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            return _closed()
-        if self._closed:
-            link.take_down(Answer.CLIENT_CLOSED)
-            return _closed()
         if not link.is_up:
             return _unavailable(bookie_id, _HUNG_UP)
         self._links[bookie_id, kind] = link
