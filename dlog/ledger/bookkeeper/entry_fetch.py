@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from dlog.clock import Clock
 from dlog.errors import DlogError, ReaderClosed
@@ -140,8 +141,10 @@ class EntryFetch:
             if ask is not None:
                 task = loop.create_task(self._ask(read, ask))
                 asking.add(task)
+                # Counted now: the next read chooses its bookie before this task has run.
+                self._in_flight[ask.bookie_id] += 1
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(partial(self._on_asked, ask.bookie_id))
             elif not read.is_over:
                 timeout_s = max(0.0, read.look_again_s() - now_s)
                 done, asking = await asyncio.wait(
@@ -155,20 +158,21 @@ class EntryFetch:
             raise read.error()
 
     async def _ask(self, read: EntryRead, ask: Ask) -> None:
-        self._in_flight[ask.bookie_id] += 1
         try:
-            answer, entries = await self._answer(read, ask)
-        finally:
-            self._in_flight[ask.bookie_id] -= 1
-        read.on_answer(ask, answer, entries, self._clock.monotonic_s())
+            link = self._links.data_now(ask.bookie_id) or await self._links.data(ask.bookie_id)
+            answer, entries = await self._answer(link, read, ask)
+        except DlogError:  # of connecting: what a bookie does is an answer
+            read.on_unreached(ask, self._clock.monotonic_s())
+        else:
+            read.on_answer(ask, answer, entries, self._clock.monotonic_s())
 
-    async def _answer(self, read: EntryRead, ask: Ask) -> tuple[Answer, Sequence[memoryview]]:
-        link = self._links.data_now(ask.bookie_id)
-        if link is None:
-            try:
-                link = await self._links.data(ask.bookie_id)
-            except DlogError:
-                return Answer.DISCONNECTED, ()
+    def _on_asked(self, bookie_id: str, task: asyncio.Task[None]) -> None:
+        self._in_flight[bookie_id] -= 1
+        self._tasks.discard(task)
+
+    async def _answer(
+        self, link: DataLink, read: EntryRead, ask: Ask
+    ) -> tuple[Answer, Sequence[memoryview]]:
         if not ask.as_batch:
             return await self._singles(link, read, ask)
         reply = await link.batch_read(

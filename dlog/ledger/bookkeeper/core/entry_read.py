@@ -191,6 +191,12 @@ class EntryRead:
             return min(self._hedge_at_s, self._deadline_s)
         return self._deadline_s
 
+    def on_unreached(self, ask: Ask, now_s: float) -> None:
+        """There was no connection, and nothing was sent."""
+        self._habits.note_trouble(ask.bookie_id, now_s)
+        if not self.is_over and self._asking.pop(ask.bookie_id, None) is not None:
+            self._fail(ask.bookie_id, Answer.DISCONNECTED)
+
     def on_answer(
         self, ask: Ask, answer: Answer, entries: Sequence[memoryview], now_s: float
     ) -> None:
@@ -215,6 +221,8 @@ class EntryRead:
         if reaction(Call.READ, answer) is Reaction.STOP:
             self._stopped = answer
         self._fail(ask.bookie_id, answer)
+        if ask.as_batch and not self._habits.reads_batches(ask.bookie_id, now_s):
+            self._to_ask.insert(0, ask.bookie_id)  # once more, in its own way, after the others
 
     def error(self) -> DlogError:
         """Why there is nothing, once it `is_over` without a winner."""
