@@ -128,10 +128,9 @@ class LedgerNodes:
         drawn = ledger_id
         while True:
             try:
-                manager = await self._layout_or_new()
                 if drawn is None:
-                    drawn = await self._ids_of(manager).draw()
-                path = self._below + ledger_path(manager, drawn)
+                    drawn = await self._draw()
+                path = self._below + ledger_path(await self._layout_or_new(), drawn)
                 version = await self._create_node(path, packed)
                 if version is not None:
                     return StoredLedger(drawn, metadata, version)
@@ -142,6 +141,13 @@ class LedgerNodes:
                 drawn = None  # taken, by a client that draws its ids elsewhere
             except DlogError as error:
                 await tries.another(error)
+
+    async def _draw(self) -> int:
+        try:
+            return await self._ids_of(await self._layout_or_new()).draw()
+        except DlogError as error:
+            error.outcome = Outcome.NOT_HAPPENED  # a lost number is no ledger
+            raise
 
     async def _create_node(self, path: str, packed: bytes) -> int | None:
         """Its version; None if another ledger stands there. Whose it is, the creator token tells,

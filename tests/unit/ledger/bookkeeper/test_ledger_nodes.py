@@ -196,6 +196,21 @@ async def test_a_lost_number_is_followed_by_the_next(meta: Meddling, nodes: Ledg
     assert (await nodes.create(NEW)).ledger_id == 1
 
 
+async def test_a_lost_number_leaves_no_doubt_about_a_ledger(
+    meta: Meddling, nodes: LedgerNodes
+) -> None:
+    await nodes.create(NEW)
+
+    async def go_away() -> None:
+        meta.away.add("draw")
+
+    meta.lost_replies.append("draw")
+    meta.before["draw"].append(go_away)
+    with pytest.raises(Unavailable) as caught:
+        await LedgerNodes(meta, timeout_ms=30).create(NEW)
+    assert caught.value.outcome is Outcome.NOT_HAPPENED
+
+
 async def test_a_create_in_vain_says_that_nothing_is_there(
     meta: Meddling, nodes: LedgerNodes
 ) -> None:
