@@ -129,8 +129,6 @@ class BookKeeperLedgerStore:
                 f"{spec.ensemble} bookies would be striped. Ledgers of that kind are read only"
             )
         await self._ready()
-        # A wrong spec is refused before it costs an id, and before it looks for bookies.
-        new_metadata(spec, [f"bookie-{place}" for place in range(spec.ensemble)], self._password)
         ensemble = await self._ensemble(spec.ensemble)
         links_before = {bookie_id: self._links.data_now(bookie_id) for bookie_id in ensemble}
         trace.before("bookie.created")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dlog.errors import AuthError, ConfigError, NotFound, Unavailable, Unsupported
+from dlog.errors import AuthError, ConfigError, NotFound, Unavailable, Unsupported, WriterClosed
 from dlog.ledger.bookkeeper.ledger_nodes import LedgerNodes
 from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
@@ -146,7 +146,7 @@ async def test_the_policy_that_was_given_places_the_ledger(meta: Meddling) -> No
 async def test_where_no_cluster_is_it_says_so() -> None:
     meta = MemoryMetaStore(MemoryTree())
     store = BookKeeperLedgerStore(meta, ledgers_root="/elsewhere")
-    with pytest.raises(NotFound, match="/elsewhere"):
+    with pytest.raises(NotFound, match=r"no BookKeeper cluster .* /elsewhere"):
         await store.create(LedgerSpec())
     assert await meta.children("/") == []
     await store.close()
@@ -169,10 +169,11 @@ async def test_another_password_opens_and_recovers_nothing(
         assert (await store.info(ledger_id)).state is LedgerState.OPEN
 
 
-async def test_a_closed_ledger_needs_no_recovery(
-    meta: Meddling, store: BookKeeperLedgerStore
+@pytest.mark.parametrize("password", [b"ours", b"theirs", None])
+async def test_a_closed_ledger_tells_its_end_to_anybody(
+    meta: Meddling, store: BookKeeperLedgerStore, password: bytes | None
 ) -> None:
-    ledger_id = await ledger_on(meta, CLOSED)
+    ledger_id = await ledger_on(meta, replace(CLOSED, password=password))
     assert await store.recover(ledger_id) == ClosedLedger(4, 20)
     assert (await store.info(ledger_id)).closed == ClosedLedger(4, 20)
 
@@ -216,7 +217,8 @@ async def test_a_closed_ledger_is_deleted_without_a_bookie(
     await store.delete(ledger_id)
     await store.delete(ledger_id)
     assert await ids_of(store) == []
-    assert not any("/available" in path for _, path in meta.calls[-5:])
+    assert meta.calls, "and nobody looked for one"
+    assert not any("/available" in path for name, path in meta.calls if name != "create")
 
 
 async def test_an_open_ledger_is_fenced_or_says_that_it_was_not(
@@ -244,7 +246,12 @@ async def test_an_open_ledger_is_fenced_or_says_that_it_was_not(
 async def test_a_closed_store_refuses_everything(meta: Meddling) -> None:
     store = BookKeeperLedgerStore(meta)
     appender = await store.create(LedgerSpec())
+    reader = await store.open(appender.ledger_id)
     await asyncio.gather(store.close(), store.close())
+    with pytest.raises(ConfigError, match="closed"):
+        await reader.last_readable()
+    with pytest.raises(WriterClosed):
+        await store._links.data(BOOKIES[0])
     for call in (
         store.create(LedgerSpec()),
         store.open(appender.ledger_id),
@@ -274,6 +281,20 @@ async def test_nothing_runs_on_behind_a_closed_store(meta: Meddling) -> None:
     with pytest.raises((ConfigError, Unavailable)):
         await recovering
     assert asyncio.all_tasks() == before
+
+
+async def test_a_close_waits_for_what_is_tidied_behind_a_create(meta: Meddling) -> None:
+    store = BookKeeperLedgerStore(meta)
+    gate = asyncio.Event()
+    meta.before["delete"].append(gate.wait)
+    await store.create(LedgerSpec())
+    closing = asyncio.create_task(store.close())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    gate.set()
+    await closing
+    assert await meta.children("/ledgers/idgen") == []
 
 
 async def test_a_store_closed_while_it_makes_a_ledger(meta: Meddling) -> None:
@@ -321,7 +342,7 @@ async def test_a_store_is_not_used_behind_a_fork(
         try:
             store.info(0).send(None)
         except BaseException as error:
-            os._exit(0 if type(error).__name__ == "ForkedHandle" else 1)
+            os._exit(0 if "the ledger store at /ledgers was opened by" in str(error) else 1)
         os._exit(2)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
