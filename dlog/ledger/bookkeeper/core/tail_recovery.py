@@ -74,7 +74,6 @@ class TailRecovery:
         self._requests: list[Request] = list(self._fencing.asks())
         self._tries: dict[str, int] = {}
         self._later: list[tuple[float, Ask]] = []
-        self._limbo: set[str] = set()
 
     def take(self) -> list[Request]:
         requests, self._requests = self._requests, []
@@ -102,8 +101,6 @@ class TailRecovery:
                 ledger_id=self._ledger_id,
                 missing=[ask.bookie_id],
             )
-        if answer is Answer.LIMBO:
-            self._limbo.add(ask.bookie_id)
         if self._is_asked_again(ask, answer, now_s):
             return
         if ask.is_fence:
@@ -209,7 +206,6 @@ class TailRecovery:
             self._choose,
             last_confirmed=began_at,
         )
-        self._write_back.limbo = self._limbo
 
     def _end(self, evidence: Evidence, write_back: WriteBack, now_s: float) -> None:
         last_entry = evidence.entry_id - 1

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.errors import AuthError, DlogError, Unavailable, check
+from dlog.errors import DlogError, Unavailable
 from dlog.ledger.bookkeeper.core.changes import with_places
 from dlog.ledger.bookkeeper.core.quorum import write_set
 from dlog.ledger.bookkeeper.core.recovery_requests import Add, LetGo, Request, Settle
@@ -91,7 +91,6 @@ class WriteBack:
     ) -> None:
         self.written_to = last_confirmed
         self.fragments = metadata.fragments  # private from the first replacement on
-        self.limbo: set[str] = set()  # bookies that said so: told of by whoever hears it
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._digest = digest
@@ -155,12 +154,12 @@ class WriteBack:
                 slot.resend_at_s = now_s + slot.resend_after_s
                 slot.resend_after_s = min(2 * slot.resend_after_s, _RESEND_S_MAX)
             slot.refused.update(entry_ids)
-        elif what is Reaction.REPLACE_BOOKIE or bookie_id in self.limbo:
-            # One in limbo answers adds with UNAUTHORIZED: no reason to doubt the password.
+        else:
+            # Also what would stop an appender. A fence was accepted with this very key, so
+            # UNAUTHORIZED says that the bookie is in limbo; and recovery adds pass a fence, so
+            # FENCED says that it takes the ledger for deleted. Neither speaks for the others.
             self._lose(slot)
             self._mend(now_s)
-        else:
-            raise self._stopped(bookie_id, answer)
         self._send(slot, now_s)
 
     def on_down(self, bookie_id: str, *, now_s: float) -> None:
@@ -358,20 +357,4 @@ class WriteBack:
             entry_id=entry_id,
             missing=names,
             needed=needed,
-        )
-
-    def _stopped(self, bookie_id: str, answer: Answer) -> DlogError:
-        if answer is Answer.UNAUTHORIZED:
-            return AuthError(
-                f"bookie {bookie_id} does not accept the password of ledger {self._ledger_id}",
-                ledger_id=self._ledger_id,
-            )
-        check(answer is not Answer.ILLEGAL, "a recovery add is never illegal")
-        # A bookie lets recovery adds pass a fence, unless the ledger was deleted behind it.
-        return Unavailable(
-            f"bookie {bookie_id} refuses what is written back to ledger {self._ledger_id}: "
-            f"{answer.value}",
-            ledger_id=self._ledger_id,
-            missing=[bookie_id],
-            needed=1,
         )
