@@ -4,10 +4,13 @@
 
 The digest covers the numbers and the payload, so that no bookie can pass one entry off as another.
 Bookies store and return all of it as it is and check nothing: whoever reads, verifies. Checksums
-chain over the buffers of a payload, which are never joined or copied here. The LAC that stands in
-an entry is below the entry's own id, always: a larger one would make a reader believe in entries
-that were never confirmed, and a recovery close a ledger beyond its end. It is checked where an
-entry is made and where it is read.
+chain over the buffers of a payload, which are never joined or copied here.
+
+The LAC that a writer puts into an entry is below the entry's own id. One that is not must not be
+believed: a reader would see entries that were never confirmed, and a recovery close a ledger beyond
+its end. Yet such entries are real: stock replicators that copy what a lost bookie held write the
+LAC of the moment into every copy. So the copy of an entry that was asked for is as good as any, and
+its LAC counts as none; but what a bookie calls its last entry, asked for the LAC, is refused then.
 
 Two keys come from a ledger's password, each a SHA-1 as bookies and other clients compute it, used
 for nothing of our own: the master key, which bookies see and compare, and the key of the HMAC
@@ -30,6 +33,7 @@ from dlog.wire.crc32c import crc32c
 
 NUMBERS_BYTES: Final = 32
 MASTER_KEY_BYTES: Final = 20
+_NONE: Final = -1
 
 _NUMBERS = Struct(">qqqq")
 _LAC = Struct(">qq")
@@ -68,7 +72,7 @@ class StoredEntry(NamedTuple):
     """What a verified entry says; the payload is a view of the bytes that were verified."""
 
     entry_id: int
-    last_confirmed: int  # as the writer knew it when it made the entry; -1 for none
+    last_confirmed: int  # as the writer knew it when it made the entry; -1 for none, or no proof
     ledger_bytes: int  # payloads of the ledger up to this entry and with it
     payload: memoryview
 
@@ -112,13 +116,23 @@ class EntryDigest:
         self, raw: Buffer, *, ledger_id: int, entry_id: int, where: str = "a bookie"
     ) -> StoredEntry:
         """The entry in `raw`, or `Corrupt`: it is damaged, or another one than was asked for."""
-        entry = self.verify_last(raw, ledger_id=ledger_id, where=where)
+        entry = self._verify(raw, ledger_id, where)
         if entry.entry_id != entry_id:
             raise _corrupt(where, ledger_id, entry_id, f"it is entry {entry.entry_id}")
+        if entry.last_confirmed >= entry_id:  # a replicator's copy: it proves no LAC
+            return entry._replace(last_confirmed=_NONE)
         return entry
 
     def verify_last(self, raw: Buffer, *, ledger_id: int, where: str = "a bookie") -> StoredEntry:
-        """The same when only the bookie knows which of its entries is the last one."""
+        """The same when only the bookie knows which of its entries is the last one, and the LAC in
+        it is what was asked for."""
+        entry = self._verify(raw, ledger_id, where)
+        if entry.last_confirmed >= entry.entry_id:
+            told = f"it confirms entry {entry.last_confirmed}"
+            raise _corrupt(where, ledger_id, entry.entry_id, told)
+        return entry
+
+    def _verify(self, raw: Buffer, ledger_id: int, where: str) -> StoredEntry:
         head_bytes = self.head_bytes
         view = memoryview(raw)
         if len(view) < head_bytes:
@@ -131,7 +145,7 @@ class EntryDigest:
         found_id, entry_id, last_confirmed, ledger_bytes = _NUMBERS.unpack_from(view)
         if found_id != ledger_id:
             raise _corrupt(where, ledger_id, entry_id, f"it is of ledger {found_id}")
-        if not -1 <= last_confirmed < entry_id:
+        if entry_id < 0 or last_confirmed < _NONE:
             raise _corrupt(where, ledger_id, entry_id, f"it confirms entry {last_confirmed}")
         if ledger_bytes < len(payload):
             raise _corrupt(
@@ -176,7 +190,7 @@ class EntryDigest:
                 crc32c(payload, crc32c(view[:NUMBERS_BYTES])) != stored
                 or found_id != ledger_id
                 or found_entry != entry_id
-                or not -1 <= last_confirmed < entry_id
+                or last_confirmed < _NONE
                 or ledger_bytes < len(payload)
             ):
                 break

@@ -4,15 +4,20 @@ starts it again."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
 from dlog.errors import Unavailable
+from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import BOOKKEEPER_VERSIONS, Cluster, class_path, why_not
 from dlog.testing.cluster.java_program import why_not_compiled
 from integration.interop.java_ledgers import JavaLedgers
+
+# A store with the given password, which has a ZooKeeper session and connections of its own.
+MakeStore = Callable[..., Awaitable[BookKeeperLedgerStore]]
 
 
 @pytest.fixture(scope="package", params=BOOKKEEPER_VERSIONS)
@@ -49,3 +54,25 @@ async def meta(servers: Cluster) -> AsyncIterator[ZooKeeperMetaStore]:
         yield found
     finally:
         await found.close()
+
+
+@pytest.fixture
+async def make_store(servers: Cluster) -> AsyncIterator[MakeStore]:
+    async with contextlib.AsyncExitStack() as ending:
+
+        async def make(password: bytes = b"") -> BookKeeperLedgerStore:
+            meta = ZooKeeperMetaStore(servers.zookeeper.hosts)
+            ending.push_async_callback(meta.close)
+            store = BookKeeperLedgerStore(
+                meta, ledgers_root=servers.ledgers_root, password=password
+            )
+            ending.push_async_callback(store.close)
+            return store
+
+        yield make
+
+
+@pytest.fixture
+async def store(make_store: MakeStore) -> BookKeeperLedgerStore:
+    """Our side, with the password of most tests: none."""
+    return await make_store()

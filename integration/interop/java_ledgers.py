@@ -233,9 +233,11 @@ class JavaLedgers:
         told = await self._program.call("parse", ledger=ledger_id, raw=raw.hex())
         return {**told, "raw": bytes.fromhex(told["raw"])}
 
-    async def replace_bookie(self, bookie_id: str, client: str = "v3") -> None:
-        """Copy everything a lost bookie held to others, as auto-recovery does."""
-        await self._program.call("replace_bookie", client=client, bookie=bookie_id)
+    async def replace_bookie(self, ledger_id: int, bookie_id: str, client: str = "v3") -> None:
+        """Copy what a lost bookie held of a ledger to another, as auto-recovery does."""
+        await self._program.call(
+            "replace_bookie", client=client, ledger=ledger_id, bookie=bookie_id
+        )
 
 
 def _told(payload: Payload) -> Any:

@@ -9,6 +9,7 @@ import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -40,6 +41,7 @@ public final class JavaLedgers implements Conversation.Subject {
 
     private final String metadataUri;
     private final Map<String, BookKeeper> clients = new ConcurrentHashMap<>();
+    private final Map<String, BookKeeperAdmin> admins = new ConcurrentHashMap<>();
     private final Map<Long, Handle> handles = new ConcurrentHashMap<>();
     private final AtomicLong numbers = new AtomicLong();
 
@@ -84,7 +86,9 @@ public final class JavaLedgers implements Conversation.Subject {
         settings.setMetadataServiceUri(metadataUri);
         asked.get("settings").fields().forEachRemaining(
                 each -> settings.setProperty(each.getKey(), each.getValue().asText()));
-        clients.put(asked.get("client").asText(), new BookKeeper(settings));
+        BookKeeper client = new BookKeeper(settings);
+        clients.put(asked.get("client").asText(), client);
+        admins.put(asked.get("client").asText(), new BookKeeperAdmin(client, settings));
         return true;
     }
 
@@ -107,7 +111,7 @@ public final class JavaLedgers implements Conversation.Subject {
 
     private Object open(JsonNode asked) throws Exception {
         if (asked.get("admin").asBoolean()) { // as replicators do it: password from the metadata
-            BookKeeperAdmin admin = new BookKeeperAdmin(clientOf(asked));
+            BookKeeperAdmin admin = admins.get(asked.get("client").asText());
             return kept(asked.get("recovery").asBoolean()
                     ? admin.openLedger(ledger(asked))
                     : admin.openLedgerNoRecovery(ledger(asked)));
@@ -224,10 +228,10 @@ public final class JavaLedgers implements Conversation.Subject {
         return told;
     }
 
-    /** Copies what a lost bookie held to others, as auto-recovery does. */
+    /** Copies what a lost bookie held of a ledger to another, as auto-recovery does. */
     private Object replaceBookie(JsonNode asked) throws Exception {
-        new BookKeeperAdmin(clientOf(asked))
-                .recoverBookieData(BookieId.parse(asked.get("bookie").asText()));
+        admins.get(asked.get("client").asText()).recoverBookieData(
+                ledger(asked), Set.of(BookieId.parse(asked.get("bookie").asText())), false, false);
         return true;
     }
 

@@ -140,6 +140,21 @@ def test_numbers_out_of_order_are_not_believed(
         digest.verify_last(raw, ledger_id=7)
 
 
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("last_confirmed", [3, 1000])
+def test_a_replicators_copy_is_read_and_proves_no_lac(
+    type: DigestType, last_confirmed: int
+) -> None:
+    """Stock auto-recovery writes the LAC of the moment into every entry that it copies."""
+    digest = EntryDigest(type, b"secret")
+    copy = _forged(digest, 7, 3, last_confirmed, 25)
+    entry = digest.verify(copy, ledger_id=7, entry_id=3)
+    assert (entry.last_confirmed, entry.ledger_bytes, bytes(entry.payload)) == (-1, 25, b"7")
+    assert digest.verify_run([copy], ledger_id=7, first_entry=3) == [b"7"]
+    with pytest.raises(Corrupt, match=f"confirms entry {last_confirmed}"):
+        digest.verify_last(copy, ledger_id=7)
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -196,7 +211,7 @@ def test_a_run_is_verified_up_to_what_is_wrong(type: DigestType) -> None:
         "another ledger": head(8, 7, 6, 10, [b"7"]) + b"7",
         "another entry": head(7, 8, 6, 10, [b"7"]) + b"7",
         "fewer bytes than its own": head(7, 7, 6, 0, [b"7"]) + b"7",
-        "confirms itself": _forged(digest, 7, 7, 7, 10),
+        "a LAC that is no entry": _forged(digest, 7, 7, -2, 10),
         "cut off": run[2][:20],
     }
     if type is not DigestType.DUMMY:
