@@ -2,10 +2,10 @@
 of reading: they run unchanged on a loop of virtual time.
 
 Bookies are as real ones are where it matters to readers: a poll's watch is one-shot and any rise of
-the LAC consumes it, a fence wakes all polls and is answered at once from then on, a LAC packet is
-kept as it comes, the bookie's own idea of the LAC is a number that headers drive up unchecked, and
-a batch ends at the first entry that is not there. Requests are parsed from the frames that the
-client packed.
+the LAC consumes it, a fence wakes all polls (and here, unlike on most real ones, every later poll
+is answered at once), a LAC packet is kept as it comes, the bookie's own idea of the LAC is a number
+that headers drive up unchecked, and a batch ends at the first entry that is not there. Requests are
+parsed from the frames that the client packed.
 
 The writer keeps the rules of one: contiguous acknowledgements, a LAC that rises, fragments that
 begin behind what is confirmed. What it ever showed (`word`), and what no reader may miss any more
@@ -600,6 +600,7 @@ class SimNodes:
         self.is_deleted = False
         self.away = False
         self.hangs = False  # while away: no error before the time-out of the store
+        self.delay_s = 0.0
         self.reads = 0
         self._watches: set[_SimWatch] = set()
 
@@ -609,7 +610,7 @@ class SimNodes:
 
     async def read_fresh(self, ledger_id: int) -> StoredLedger:
         self.reads += 1
-        await asyncio.sleep(self.world.one_way_s())
+        await asyncio.sleep(self.world.one_way_s() + self.delay_s)
         if self.away or self.world.strikes("meta_away"):
             if self.hangs:
                 await asyncio.sleep(10.0)
