@@ -253,8 +253,10 @@ class AppenderCore:
         if change is not None:
             first = min(first, change.first_entry)
         for slot in self.slots:
-            if slot.state is State.LIVE and slot.acked_to < first:
-                first = slot.acked_to + 1
+            if slot.state is State.LIVE:
+                first = min(first, slot.acked_to + 1)
+            elif slot.kept_from is not None:
+                first = min(first, slot.kept_from)
         return first
 
     # --- Publishing

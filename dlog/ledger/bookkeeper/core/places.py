@@ -64,7 +64,10 @@ class Places:
         self._change_failures = 0
         self._look_at_ms = 0.0
         self._look_failures = 0
-        self.slots = [Slot(place, bookie) for place, bookie in enumerate(self.ensemble)]
+        # Nobody has to be lost for a connection to be late: all bookies get all entries.
+        self.slots = [
+            Slot(place, bookie, kept_from=0) for place, bookie in enumerate(self.ensemble)
+        ]
         standing.effects.extend(map(Connect, self.slots))
 
     @property
@@ -104,7 +107,9 @@ class Places:
         standing = self._standing
         if slot.bookie_id == self.ensemble[slot.place]:
             slot.is_proven = is_proven
-            slot.go_live(standing.last_confirmed + 1)
+            kept_from = slot.kept_from
+            # One that comes back missed some: A others hold what was confirmed meanwhile.
+            slot.go_live(standing.last_confirmed + 1 if kept_from is None else kept_from)
             self.look_if_needed()
         elif standing.last_published >= 0:
             slot.state = State.PREPARING

@@ -41,6 +41,7 @@ class Slot:
         "busy_count",
         "in_flight_max",
         "is_proven",
+        "kept_from",
         "link",
         "next_to_send",
         "paused_until_ms",
@@ -55,10 +56,18 @@ class Slot:
         "writing",
     )
 
-    def __init__(self, place: int, bookie_id: str, state: State = State.CONNECTING) -> None:
+    def __init__(
+        self,
+        place: int,
+        bookie_id: str,
+        state: State = State.CONNECTING,
+        *,
+        kept_from: int | None = None,
+    ) -> None:
         self.place = place
         self.bookie_id = bookie_id
         self.state = state
+        self.kept_from = kept_from  # what it must get is kept although it is not live yet
         self.link: DataLink | None = None  # told apart by identity, never used here
         self.is_proven = False  # metadata was seen open after the link was up: acks may count
         self.next_to_send = 0
@@ -86,6 +95,7 @@ class Slot:
     def go_live(self, first: int) -> None:
         """What came before `first` is not this slot's business."""
         self.state = State.LIVE
+        self.kept_from = None
         self.next_to_send = first
         self.acked_to = first - 1
         self.silent_ms = self.stuck_ms = 0.0
