@@ -8,7 +8,6 @@ for seconds before it serves, and the registration of one that was killed outliv
 
 from __future__ import annotations
 
-import shutil
 import socket
 import struct
 import subprocess
@@ -142,12 +141,10 @@ class Bookie(JavaProcess):
 
     def wipe(self) -> None:
         """A stopped bookie loses everything and may come back under its id, as after the loss of
-        its disks. The cookie goes as well, or the cluster would refuse it."""
+        its disks. The cookie in ZooKeeper goes as well, or the cluster would refuse it."""
         if self.pid is not None:
             raise ConfigError(f"stop {self.name} before it is wiped")
         self.tool("bookieformat", "-nonInteractive", "-force", "-deleteCookie")
-        for directory in (self.directory / "journal", self.ledgers_directory / "ledgers"):
-            shutil.rmtree(directory, ignore_errors=True)
 
     def fill_disk(self) -> None:
         """Leave no byte free for ledgers (`disk_bytes` only): the bookie turns read-only."""
