@@ -209,8 +209,6 @@ class DataConnection(_Connection):
         flow = self._flows[ledger_id]
         flow.entries += entries
         flow.bytes += bytes
-        if self.entries_in_flight == 0:
-            self._heard = True  # silence begins no earlier
         self.entries_in_flight += entries
         self.bytes_in_flight += bytes
         if self.entries_in_flight >= LINK_ENTRIES_MAX or self.bytes_in_flight >= LINK_BYTES_MAX:

@@ -10,7 +10,7 @@ from dlog.errors import Broken, Corrupt, FormatError
 from dlog.ledger.bookkeeper.core import connection
 from dlog.limits import LAGGARD_MS_DEFAULT, LINK_BYTES_MAX, LINK_ENTRIES_MAX, LINK_OWED_MS_MAX
 from dlog.wire.bookie_codes import Answer, ReturnCode
-from dlog.wire.bookie_v2 import BatchReadReply, ReadReply
+from dlog.wire.bookie_v2 import BatchReadReply, Flag, ReadReply
 from dlog.wire.bookie_v3 import Operation, pack_force, pack_read_lac, pack_write_lac
 from dlog.wire.bookie_v3_replies import Response
 from tests.unit.ledger.bookkeeper.link_tools import (
@@ -92,6 +92,16 @@ def test_room_counts_bytes_of_all_ledgers() -> None:
     link.detach(1)
     assert link.has_room
     assert (link.entries_in_flight, link.bytes_in_flight) == (1, LINK_BYTES_MAX // 2)
+
+
+def test_room_by_bytes_comes_back_at_half() -> None:
+    link = Data()
+    link.attach(1, Sink())
+    link.send_adds(1, add_frame(), entries=2, bytes=LINK_BYTES_MAX)
+    link.settle(1, entries=1, bytes=LINK_BYTES_MAX // 2 - 1)
+    assert not link.has_room
+    link.settle(1, entries=0, bytes=1)
+    assert link.has_room
 
 
 def test_unsent_bytes_take_the_room_whatever_is_in_flight() -> None:
@@ -181,15 +191,14 @@ def test_nobody_is_blamed_for_our_own_stall() -> None:
 
 
 def test_silence_begins_with_what_is_sent_into_it() -> None:
+    """Before that, reads kept the sweeping going for long, or nobody swept at all."""
     link, step_s = Data(), connection.SWEEP_S
     link.attach(1, Sink())
-    link.sweep(0.0)
-    link.sweep(0.05)
-    link.send_adds(1, add_frame(), entries=1, bytes=5)
-    now_s = 60.0  # nothing was in flight, so nobody swept
-    for _ in range(5):
+    for now_s in (*(step * step_s for step in range(100)), 60.0):
         link.sweep(now_s)
-        now_s += step_s
+    link.send_adds(1, add_frame(), entries=1, bytes=5)
+    for step in range(5):
+        link.sweep(60.0 + step * step_s)
     assert link.hung == 0
 
 
@@ -277,6 +286,14 @@ def test_an_answer_that_is_owed_for_too_long_wears_the_link_out() -> None:
     assert not link.sweep(1.0 + LINK_OWED_MS_MAX / 1000)
 
 
+def test_a_fence_is_urgent() -> None:
+    link = Data(may_fence=True)
+    reads = Reads(link)
+    reads.ask("fence", 0, fence=True)
+    reads.ask("plain", 1)
+    assert [frame[7] for frame in link.sent] == [Flag.FENCE | Flag.HIGH_PRIORITY, Flag.NONE]
+
+
 def test_only_a_recovery_link_fences() -> None:
     with pytest.raises(Broken):
         Reads(Data()).ask("fence", 0, fence=True)
@@ -290,6 +307,10 @@ def test_waiting_has_a_bound() -> None:
         reads.ask(str(count), count // 2)  # half of them wait behind the other half
     assert link.refusal() is Answer.BUSY
     link.receive(read_reply(7, 0, None))
+    assert link.refusal() is None
+    reads.ask("behind", 1, deadline_s=1.0)
+    assert link.refusal() is Answer.BUSY
+    link.sweep(1.0)
     assert link.refusal() is None
 
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from dlog.ledger.bookkeeper.links import Links
 from dlog.ledger.bookkeeper.pool import BACKOFF_BASE_S, BACKOFF_S_MAX, BookieLinks
 from dlog.ledger.bookkeeper.registry import RegistryListener
 from dlog.limits import LINK_UNSENT_BYTES_MAX, MIB
-from dlog.wire.bookie_codes import Answer
+from dlog.wire.bookie_codes import Answer, ReturnCode
 from dlog.wire.bookie_service_info import BOOKIE_RPC, Endpoint
 from dlog.wire.bookie_v2 import Opcode
 from dlog.wire.bookie_v3 import pack_write_lac
@@ -336,6 +337,22 @@ async def test_to_accept_is_not_to_serve(world: World) -> None:
     assert BOOKIE not in world.links._troubles
 
 
+async def test_a_bookie_that_hangs_up_before_we_look_gives_no_link(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def hung_up_on(factory: Any, *where: Any) -> None:
+        _, link = await connect(factory, *where)
+        link.take_down(Answer.DISCONNECTED)
+
+    monkeypatch.setattr(loop, "create_connection", hung_up_on)
+    with pytest.raises(Unavailable, match="authentication or TLS"):
+        await world.links.data(BOOKIE)
+    assert world.links.data_now(BOOKIE) is None
+
+
 async def test_a_bookie_that_registers_anew_is_tried_at_once(world: World) -> None:
     await world.bookie.stop()
     for _ in range(5):
@@ -413,6 +430,25 @@ async def test_a_bookie_that_does_not_read_fills_no_memory(world: World) -> None
     assert sink.rooms == 1
 
 
+async def test_what_links_hear_counts_for_quarantine(world: World) -> None:
+    """Errors, lost connections and silence, each by itself."""
+    link = await world.links.data(BOOKIE)
+    world.links.on_hung(link)
+    assert world.health.avoided(world.clock.now_s) == {BOOKIE}
+    world.health.keep_only([])
+    for _ in range(3):
+        link.data_received(add_reply(1, 0, ReturnCode.EIO))
+    assert world.health.avoided(world.clock.now_s) == {BOOKIE}
+    world.health.keep_only([])
+    for _ in range(3):
+        link = await world.links.data(BOOKIE)
+        await link.read(7, 0, timeout_ms=5_000)
+        world.bookie.reset_all()
+        await link.wait_gone()
+        world.clock.now_s += 2.0
+    assert world.health.avoided(world.clock.now_s) == {BOOKIE}
+
+
 # --- The end
 
 
@@ -447,7 +483,9 @@ async def test_closing_answers_all_and_closes_every_socket() -> None:
         assert world.links.data_now(BOOKIE) is None
         assert not world.links._open
         assert not world.addresses.listeners
-        assert not world.health.avoided(world.clock.now_s)
+        # Our own closing is nobody's fault.
+        assert not world.links._troubles
+        assert not world.addresses.suspected
         await world.links.close()
 
 

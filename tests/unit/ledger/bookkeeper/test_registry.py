@@ -32,6 +32,7 @@ class Flaky(MemoryMetaStore):
         super().__init__(tree)
         self.is_away = self.is_silent = False
         self.asked = asyncio.Event()
+        self.gate: asyncio.Event | None = None  # what was listed waits here
 
     async def get(self, path: str) -> Versioned:
         await self._pass()
@@ -39,7 +40,11 @@ class Flaky(MemoryMetaStore):
 
     async def children(self, path: str) -> list[str]:
         await self._pass()
-        return await super().children(path)
+        names = await super().children(path)
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            await gate.wait()
+        return names
 
     async def _pass(self) -> None:
         self.asked.set()
@@ -174,6 +179,41 @@ async def test_who_left_loses_its_address(world: World) -> None:
         await world.registry.resolve("b1")
 
 
+async def test_who_was_missed_once_has_no_last_known_address(world: World) -> None:
+    await world.registry.close()
+    await world.registry.resolve("b1")
+    await world.remove("b1")
+    world.registry.suspect("b1")
+    with pytest.raises(Unavailable, match="registered"):
+        await world.registry.resolve("b1")
+    world.meta.is_away = True
+    with pytest.raises(Unavailable):
+        await world.registry.resolve("b1")
+
+
+async def test_who_left_is_no_longer_quarantined(world: World) -> None:
+    world.health.note_hung("b1", SYSTEM_CLOCK.monotonic_s())
+    await world.remove("b1")
+    await world.registry.refresh()
+    assert world.registry.avoided() == frozenset()
+
+
+async def test_an_older_list_never_replaces_a_newer_one(world: World) -> None:
+    await world.registry.close()
+    gate = world.meta.gate = asyncio.Event()
+    older = asyncio.ensure_future(world.registry.refresh())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.meta.gate is None  # it has its list, and is held
+    await world.register("b4")
+    newer = asyncio.ensure_future(world.registry.refresh())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(older, newer)
+    assert "b4" in world.registry.writable()
+
+
 async def test_a_node_without_sense_gives_no_address(world: World) -> None:
     await world.bookies.create(f"{AVAILABLE}/b5", b"\xff\xff", ephemeral=True)
     with pytest.raises(Corrupt):
@@ -193,6 +233,7 @@ async def test_names_that_are_no_bookie_ids_are_left_out_and_said(
     with caplog.at_level(logging.WARNING, "dlog.ledger"):
         await world.registry.refresh()
         await world.registry.refresh()
+    assert not [each for each in caplog.records if "readonly" in each.message]
     assert world.registry.writable() == ("b1", "b2")
     assert len([each for each in caplog.records if "READONLY" in each.message]) == 1
 
@@ -204,7 +245,9 @@ async def test_while_the_metadata_store_is_away_the_last_list_stands(world: Worl
     await world.remove("b1")
     assert world.registry.writable() == ("b1", "b2")
     world.registry.suspect("b1")
+    world.meta.is_silent = True  # who asks now waits
     assert (await world.registry.resolve("b1")).port == 3181
+    world.meta.is_silent = False
     with pytest.raises(Unavailable):
         await world.registry.resolve("b2")  # its address was never known
     world.meta.is_away = False
@@ -247,6 +290,7 @@ async def test_an_operator_turns_quarantine_off_and_on(world: World) -> None:
 async def test_the_task_does_not_die_silently(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    await world.registry.resolve("b1")
     with caplog.at_level(logging.ERROR, "dlog.ledger"):
         await world.meta.close()
         await asyncio.wait(
