@@ -141,38 +141,43 @@ class Ours:
         return {"seconds": seconds, "cpu_s": used, "last": closed.last_entry}
 
     async def do_tail_create(self, asked: dict[str, Any]) -> Any:
-        del asked
+        """An open ledger of one entry, to be written on by `tail_write`."""
+        payloads = payloads_of(asked)
         appender = await self._store.create(SPEC)
-        return {"ledger": self._keep(appender, Published(appender, random_values(1_000, 100)))}
+        pump = Published(appender, payloads)
+        appender.listen(pump)
+        await appender.birth([payloads[0]])
+        pump.begin(1)
+        return {"ledger": self._keep(appender, pump)}
 
     async def do_tail_write(self, asked: dict[str, Any]) -> Any:
-        """When each entry was confirmed, on the clock that all processes share. The birth is the
-        first of them; each confirmation is published at once."""
+        """When each entry was confirmed, on the clock that all processes share. Each confirmation
+        is published at once."""
         appender, pump = self._waiting.pop(asked["ledger"])
         pace_s, stamps = asked["pace_us"] / 1e6, []
-        await appender.birth([b"birth"])
-        stamps.append(time.monotonic_ns())
-        pump.begin(1)
-        appender.publish()
         next_s = time.monotonic()
-        for _ in range(asked["count"] - 1):
+        for _ in range(asked["count"]):
             next_s += pace_s
             await asyncio.sleep(next_s - time.monotonic())
             pump.send(1)
             await pump.drained()
             stamps.append(pump.confirmed_ns)
+        await pump.published(asked["count"])  # closing at once would tell readers in another way
         await appender.close()
         return {"stamps": stamps}
 
     async def do_tail_read(self, asked: dict[str, Any]) -> Any:
+        """When each entry behind the first could be read, and was."""
         reader = await self._store.open(asked["ledger"])
         stamps: list[int] = []
-        while len(stamps) < asked["count"]:
-            last = await reader.wait_past(len(stamps) - 1, POLL_MS)
-            if last >= len(stamps):
-                first, ending = len(stamps), min(last, asked["count"] - 1)
-                found = await reader.read(first, ending, bytes_max=READ_BYTES)
+        next_entry, last_entry = 1, asked["count"]
+        while next_entry <= last_entry:
+            last = await reader.wait_past(next_entry - 1, POLL_MS)
+            if last >= next_entry:
+                end = min(last, last_entry)
+                found = await reader.read(next_entry, end, bytes_max=READ_BYTES)
                 stamps += [time.monotonic_ns()] * len(found)
+                next_entry += len(found)
         await reader.close()
         return {"stamps": stamps}
 

@@ -25,6 +25,7 @@ class Pump:
         self._waking = False
         self._moved: asyncio.Future[None] | None = None
         self._heard_s: float | None = None
+        self._published = -1
         self.sent = 0
         self.confirmed = -1  # the last entry
         self.confirmed_ns = 0
@@ -78,8 +79,15 @@ class Pump:
         elif last_entry == self._wanted - 1:
             self._wake()
 
+    async def published(self, last_entry: int) -> None:
+        """All up to here can be read by anyone, or never will be."""
+        while self.failure is None and self._published < last_entry:
+            self._moved = self._loop.create_future()
+            await self._moved
+
     def on_published(self, ledger_id: int, last_entry: int) -> None:
-        pass
+        self._published = last_entry
+        self._wake()
 
     def on_failed(self, ledger_id: int, error: DlogError) -> None:
         self.failure = error
@@ -103,10 +111,6 @@ class Pump:
 
 class Published(Pump):
     """Publishes whatever is confirmed, at once."""
-
-    def __init__(self, appender: Appender, payloads: list[bytes]) -> None:
-        super().__init__(appender, payloads)
-        appender.listen(self)
 
     def on_confirmed(self, ledger_id: int, last_entry: int) -> None:
         super().on_confirmed(ledger_id, last_entry)

@@ -1,5 +1,6 @@
 """Each row of the benchmarks runs, with tiny sizes, and tells what it should: so the commands of
-docs/PERFORMANCE.md cannot rot. Nothing here looks at a time."""
+docs/PERFORMANCE.md cannot rot. Nothing here looks at a time. Those that need real servers are in
+integration/interop."""
 
 from __future__ import annotations
 
@@ -49,16 +50,19 @@ def test_metadata_is_not_asked_while_appending(tmp_path: Path) -> None:
     assert told["findings"][0]["values"] == {"reads": 0, "writes": 0, "wal_bytes": 0}
 
 
-def test_an_unknown_row_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("table", "known"), [("embedded", "append_sequential"), ("bookkeeper", "add_pipelined")]
+)
+def test_an_unknown_row_is_refused(table: str, known: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.embedded", "appending"],
+        [sys.executable, "-m", f"benchmarks.{table}", "appending"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=50,
     )
     assert done.returncode == 2
-    assert "append_sequential" in done.stderr
+    assert known in done.stderr
 
 
 def test_the_longest_append_around_a_moment() -> None:

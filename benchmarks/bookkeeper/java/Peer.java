@@ -189,16 +189,18 @@ public final class Peer implements Conversation.Subject {
         return Map.of("seconds", seconds, "cpu_s", cpuSeconds, "last", last);
     }
 
-    /**
-     * A ledger and an appender that adds one entry at a time, at an even pace, once `tail_write` is
-     * asked; when each acknowledgement came is told on the monotonic clock.
-     */
+    /** An open ledger of one entry, to be written on by `tail_write`. */
     private Object tailCreate(JsonNode asked) throws Exception {
         LedgerHandle ledger = newLedger(asked);
+        ledger.append(new byte[asked.get("size").asInt()]);
         tailed.put(ledger.getId(), ledger);
         return Map.of("ledger", ledger.getId());
     }
 
+    /**
+     * One entry at a time, at an even pace; when each acknowledgement came is told on the monotonic
+     * clock. The client's own timer sends the explicit LAC.
+     */
     private Object tailWrite(JsonNode asked) throws Exception {
         byte[][] payloads = payloads(asked);
         int count = asked.get("count").asInt();
@@ -212,13 +214,14 @@ public final class Peer implements Conversation.Subject {
             ledger.append(payloads[at % payloads.length]);
             stamps[at] = System.nanoTime();
         }
-        while (ledger.readExplicitLastConfirmed() < count - 1) {
+        while (ledger.readExplicitLastConfirmed() < count) {
             Thread.sleep(1); // closing at once would tell readers in another way
         }
         ledger.close();
         return Map.of("stamps", stamps);
     }
 
+    /** When each entry behind the first could be read. */
     private Object tailRead(JsonNode asked) throws Exception {
         int count = asked.get("count").asInt();
         long[] stamps = new long[count];
@@ -230,9 +233,9 @@ public final class Peer implements Conversation.Subject {
             int at = 0;
             while (at < count) {
                 try (LastConfirmedAndEntry found =
-                        ledger.readLastAddConfirmedAndEntry(at, POLL_MS, true)) {
+                        ledger.readLastAddConfirmedAndEntry(at + 1, POLL_MS, true)) {
                     long now = System.nanoTime();
-                    while (at <= found.getLastAddConfirmed() && at < count) {
+                    while (at + 1 <= found.getLastAddConfirmed() && at < count) {
                         stamps[at++] = now;
                     }
                 }
