@@ -106,7 +106,7 @@ class LedgerRecovery:
                 raise
             raise Timeout(
                 f"the recovery of ledger {ledger_id} took longer than {self._timeout_ms:.0f} ms: "
-                f"it waited {run.why()}",
+                f"it waited {run.why}",
                 ledger_id=ledger_id,
                 elapsed_ms=self._timeout_ms,
             ) from None
@@ -119,10 +119,7 @@ class _Run:
         self._owner = owner
         self._ledger_id = ledger_id
         self._stored: StoredLedger | None = None
-        self._tail: _Tail | None = None
-
-    def why(self) -> str:
-        return "for metadata" if self._tail is None else self._tail.why()
+        self.why = ""  # what it waited for when it was ended
 
     async def to_the_end(self) -> ClosedLedger:
         procedure = recover(self._ledger_id)
@@ -143,12 +140,13 @@ class _Run:
     async def _perform(self, step: Step) -> LedgerMetadata | FoundEnd:
         nodes = self._owner._nodes
         if isinstance(step, FindEnd):
-            self._tail = _Tail(self._owner, self._ledger_id, step.metadata)
+            tail = _Tail(self._owner, self._ledger_id, step.metadata)
             try:
-                return await self._tail.find_end()
+                return await tail.find_end()
             finally:
-                self._tail.end()
-                self._tail = None
+                self.why = tail.why()
+                tail.end()
+        self.why = "for metadata"
         if isinstance(step, ReadLedger):
             read = nodes.read_fresh if step.fresh else nodes.read
             self._stored = await read(self._ledger_id)

@@ -22,6 +22,8 @@ from dlog.wire.bookie_digest import EntryDigest
 from dlog.wire.bookie_v2 import LAST_ENTRY
 from dlog.wire.ledger_metadata import LedgerMetadata
 
+_ENTRY_ID = slice(8, 16)  # only the bookie knows which of its entries is the last one
+
 
 class Fencing:
     """`last_confirmed` and `last_seen` grow with each answer, also after coverage."""
@@ -47,7 +49,7 @@ class Fencing:
     def on_answer(self, bookie_id: str, answer: Answer, entries: Sequence[Buffer]) -> None:
         """`AuthError`; `Unavailable` when all have answered and too few of them said anything."""
         if answer is Answer.OK:
-            answer = self._look_at(bookie_id, entries)
+            answer = self._look_at(bookie_id, entries[0])
         what = reaction(Call.FENCE, answer)
         if what is Reaction.COVERED:
             self._known.add(self._place_of[bookie_id])
@@ -61,12 +63,17 @@ class Fencing:
         if len(self._known) + len(self._unknown) == len(self._place_of) and not self.is_covered:
             raise self._uncovered()
 
-    def _look_at(self, bookie_id: str, entries: Sequence[Buffer]) -> Answer:
-        """A header that is damaged, or that confirms its own entry or a later one, says nothing:
-        believed, it would close a ledger where it never ended."""
+    def _look_at(self, bookie_id: str, raw: Buffer) -> Answer:
+        """The LAC of a header that confirms its own entry or a later one is not believed: it would
+        close a ledger where it never ended. `verify` gives none for it. Such headers are real, in
+        copies that stock replicators made, and the bookie that holds one last is fenced like any
+        other; one that returns damaged bytes said nothing."""
         try:
-            entry = self._digest.verify_last(
-                entries[0], ledger_id=self._ledger_id, where=f"bookie {bookie_id}"
+            entry = self._digest.verify(
+                raw,
+                ledger_id=self._ledger_id,
+                entry_id=int.from_bytes(raw[_ENTRY_ID], "big", signed=True),
+                where=f"bookie {bookie_id}",
             )
         except Corrupt:
             return Answer.BAD_DIGEST

@@ -99,15 +99,34 @@ def test_no_other_answer_covers(answer: Answer) -> None:
     assert caught.value.needed == 1
 
 
-@pytest.mark.parametrize("raw", [packet(4)[:-1] + b"?", poisoned(4, 9), poisoned(4, 4), b"short"])
-def test_a_broken_or_poisoned_header_covers_nothing_and_raises_nothing(raw: bytes) -> None:
+@pytest.mark.parametrize("raw", [packet(4)[:-1] + b"?", b"short", b""])
+def test_a_broken_header_covers_nothing_and_raises_nothing(raw: bytes) -> None:
     played = Played(metadata())
-    played.fence("a", raw)
+    played.read("a", -1, [raw])
     played.fence("b", packet(2))
     assert not played.is_covered()
     played.fence("c", NONE)
     assert played.is_covered()
     assert ("b", 2) in played.asks(), "from b's LAC on"
+
+
+@pytest.mark.parametrize("last_confirmed", [4, 9, 1 << 62])
+def test_a_poisoned_header_covers_and_raises_nothing(last_confirmed: int) -> None:
+    """Replicators write such ones: the fence holds there all the same."""
+    played = fenced(poisoned(4, last_confirmed), packet(2))
+    assert played.is_covered()
+    assert ("b", 2) in played.asks()
+
+
+def test_a_poisoned_copy_is_a_copy() -> None:
+    played = fenced(packet(0), NONE)
+    played.read("a", 0, [poisoned(0, 9)])
+    assert played.written("b") == [(0, -1)]
+    played.read("a", 1, NONE)
+    played.read("b", 1, NONE)
+    played.acks("a", 0)
+    played.acks("b", 0)
+    assert played.end().last_entry == 0
 
 
 def test_the_floor_is_where_the_last_fragment_begins() -> None:

@@ -1,0 +1,316 @@
+"""The driver of recoveries over links and nodes that are this test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlog import trace
+from dlog.chance import SYSTEM_CHANCE
+from dlog.errors import Broken, NotFound, Timeout, Unavailable
+from dlog.ledger.bookkeeper.ledger_nodes import StoredLedger
+from dlog.ledger.bookkeeper.policy import RandomPlacement
+from dlog.ledger.bookkeeper.recovery import LedgerRecovery
+from dlog.ledger.store import ClosedLedger
+from dlog.wire.bookie_codes import Answer
+from dlog.wire.bookie_v2 import BatchReadReply, Flag, ReadReply
+from dlog.wire.ledger_metadata import LedgerState
+from tests.unit.ledger.bookkeeper.recovery_tools import (
+    KEY,
+    LEDGER_ID,
+    bytes_to,
+    metadata,
+    packet,
+    split,
+)
+
+
+class FakeLink:
+    def __init__(self, bookie_id: str, entries: list[bytes]) -> None:
+        self.bookie_id = bookie_id
+        self.where = f"bookie {bookie_id}"
+        self.is_up = True
+        self.has_room = True
+        self.entries = {int.from_bytes(raw[8:16], "big"): raw for raw in entries}
+        self.sink: Any = None
+        self.fence_keys: list[bytes | None] = []
+        self.attached = 0
+        self.unsettled = 0
+        self.sent = 0
+        self.says: Callable[[int], Answer | None] = lambda first_entry: None
+        self.is_silent = False
+        self.is_deaf_to_adds = False
+
+    def attach(self, ledger_id: int, sink: Any) -> None:
+        assert self.sink is None, "one sink for a ledger and link"
+        self.sink = sink
+        self.attached += 1
+
+    def detach(self, ledger_id: int) -> None:
+        self.sink = None
+        self.unsettled = 0
+
+    def send_adds(self, ledger_id: int, frames: bytes, *, entries: int, bytes: int) -> None:
+        assert self.sink is not None
+        assert self.has_room
+        adds = split(frames)
+        assert len(adds) == entries
+        assert len(frames) == bytes
+        self.unsettled += entries
+        self.sent += entries
+        if self.is_deaf_to_adds:
+            return
+        for flags, entry in adds:
+            assert flags & Flag.RECOVERY_ADD
+            self.entries[entry.entry_id] = packet(entry.entry_id)
+        entry_ids = [entry.entry_id for _, entry in adds]
+        sink = self.sink
+        asyncio.get_running_loop().call_soon(lambda: sink.on_adds(self, Answer.OK, entry_ids))
+
+    def settle(self, ledger_id: int, *, entries: int, bytes: int) -> None:
+        self.unsettled -= entries
+
+    async def _answer(self, first_entry: int, count_max: int, key: bytes | None) -> Any:
+        self.fence_keys.append(key)
+        if self.is_silent:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        told = self.says(first_entry)
+        if told is not None:
+            return told, []
+        if first_entry < 0 and self.entries:
+            return Answer.OK, [memoryview(self.entries[max(self.entries)])]
+        raws: list[memoryview] = []
+        while first_entry in self.entries and len(raws) < count_max:
+            raws.append(memoryview(self.entries[first_entry]))
+            first_entry += 1
+        return (Answer.OK, raws) if raws else (Answer.NO_ENTRY, [])
+
+    async def read(
+        self, ledger_id: int, entry_id: int, *, timeout_ms: float, fence_key: bytes | None = None
+    ) -> ReadReply:
+        answer, raws = await self._answer(entry_id, 1, fence_key)
+        return ReadReply(answer, ledger_id, entry_id, raws[0] if raws else None)
+
+    async def batch_read(
+        self,
+        ledger_id: int,
+        first_entry: int,
+        *,
+        count_max: int,
+        frame_bytes_max: int,
+        timeout_ms: float,
+        fence_key: bytes | None = None,
+    ) -> BatchReadReply:
+        answer, raws = await self._answer(first_entry, count_max, fence_key)
+        return BatchReadReply(answer, ledger_id, first_entry, 1, raws)
+
+
+class World:
+    """Links, nodes and bookies in one."""
+
+    def __init__(self, **bookies: list[bytes]) -> None:
+        self.links_of = {name: FakeLink(name, entries) for name, entries in bookies.items()}
+        self.down: set[str] = set()
+        self.stored = StoredLedger(LEDGER_ID, metadata(state=LedgerState.OPEN), 0)
+        self.changes = 0
+        self.error: Exception | None = None
+
+    async def recovery(self, bookie_id: str) -> FakeLink:
+        await asyncio.sleep(0)
+        if bookie_id in self.down:
+            raise Unavailable(f"{bookie_id} is down", missing=[bookie_id])
+        return self.links_of[bookie_id]
+
+    async def read(self, ledger_id: int) -> StoredLedger:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return self.stored
+
+    read_fresh = read
+
+    async def change(self, known: StoredLedger, change: Any) -> StoredLedger:
+        await asyncio.sleep(0)
+        changed = change(self.stored.metadata)
+        if changed is not None:
+            self.changes += 1
+            self.stored = replace(self.stored, metadata=changed, version=self.stored.version + 1)
+        return self.stored
+
+    def writable(self) -> list[str]:
+        return [*self.links_of]
+
+    def avoided(self) -> set[str]:
+        return set()
+
+    def recoveries(self, **options: Any) -> LedgerRecovery:
+        return LedgerRecovery(
+            self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            self,
+            RandomPlacement(SYSTEM_CHANCE),
+            **options,
+        )
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    for _ in range(1_000):
+        if fact():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not happen within a thousand turns of the loop")
+
+
+WHOLE = [packet(entry_id) for entry_id in range(3)]
+
+
+async def test_it_fences_with_every_read_and_leaves_nothing_behind() -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE)
+    assert await world.recoveries().recover(LEDGER_ID) == ClosedLedger(3, bytes_to(3))
+    assert world.stored.metadata.state is LedgerState.CLOSED
+    assert world.changes == 2, "the mark and the close"
+    for link in world.links_of.values():
+        assert len(link.fence_keys) >= 2
+        assert set(link.fence_keys) == {KEY}, "also of reads that look for the end (2614)"
+        assert (link.sink, link.unsettled) == (None, 0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    recoveries = world.recoveries()
+    ends = await asyncio.gather(*(recoveries.recover(LEDGER_ID) for _ in range(5)))
+    assert set(ends) == {ClosedLedger(2, bytes_to(2))}
+    assert [link.attached for link in world.links_of.values()] == [1, 1, 1]
+    assert world.changes == 2
+
+
+async def test_it_goes_on_while_anybody_waits() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    recoveries = world.recoveries()
+    first = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    second = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == ClosedLedger(2, bytes_to(2))
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_nobody_waits_and_it_ends() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    for link in world.links_of.values():
+        link.is_silent = True
+    recoveries = world.recoveries()
+    only = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    await until(lambda: bool(world.links_of["a"].fence_keys))
+    only.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await only
+    await recoveries.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    for link in world.links_of.values():
+        link.is_silent = False
+    assert await recoveries.recover(LEDGER_ID) == ClosedLedger(2, bytes_to(2))
+
+
+async def test_a_time_out_says_what_it_waited_for() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    world.links_of["b"].is_silent = world.links_of["c"].is_silent = True
+    with pytest.raises(Timeout, match="fenced by b, c"):
+        await world.recoveries(timeout_ms=20).recover(LEDGER_ID)
+    assert world.stored.metadata.state is LedgerState.IN_RECOVERY
+
+
+async def test_two_of_three_that_cannot_be_reached_are_named() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    world.down = {"b", "c"}
+    recoveries = world.recoveries()
+    with pytest.raises(Unavailable) as caught:
+        await recoveries.recover(LEDGER_ID)
+    assert sorted(caught.value.missing) == ["b", "c"]
+    assert caught.value.needed == 1
+    world.down = set()
+    assert await recoveries.recover(LEDGER_ID) == ClosedLedger(2, bytes_to(2))
+
+
+async def test_each_caller_gets_an_error_of_its_own() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    world.error = NotFound("no such ledger")
+    recoveries = world.recoveries()
+    errors = await asyncio.gather(
+        *(recoveries.recover(LEDGER_ID) for _ in range(2)), return_exceptions=True
+    )
+    assert [type(error) for error in errors] == [NotFound, NotFound]
+    assert errors[0] is not errors[1]
+
+
+async def test_frames_wait_for_room() -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE)
+    slow = world.links_of["b"]
+    world.links_of["c"].is_deaf_to_adds = True
+    slow.has_room = False
+    task = asyncio.create_task(world.recoveries().recover(LEDGER_ID))
+    await until(lambda: slow.sink is not None and world.links_of["a"].sent > 0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert slow.sent == 0
+    slow.has_room = True
+    slow.sink.on_room(slow)
+    assert await task == ClosedLedger(3, bytes_to(3))
+
+
+async def test_a_link_that_goes_down_is_replaced() -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE, d=[])
+    for name in "bc":
+        world.links_of[name].is_deaf_to_adds = True
+    task = asyncio.create_task(world.recoveries().recover(LEDGER_ID))
+    lost = world.links_of["c"]
+    await until(lambda: lost.sent > 0)
+    sink, lost.sink = lost.sink, None
+    sink.on_down(lost, Answer.DISCONNECTED)
+    assert await task == ClosedLedger(3, bytes_to(3))
+    assert world.stored.metadata.fragments[-1].ensemble == ("a", "b", "d")
+    assert sorted(world.links_of["d"].entries) == [3]
+
+
+async def test_a_bug_is_told_and_not_waited_for() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+
+    def stumble(first_entry: int) -> Answer | None:
+        raise ZeroDivisionError
+
+    world.links_of["a"].says = stumble
+    with pytest.raises(Broken):
+        await world.recoveries().recover(LEDGER_ID)
+
+
+async def test_every_crash_point_is_passed_on_both_sides() -> None:
+    passed: set[tuple[str, str]] = set()
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE)
+    trace.listen(lambda point, side: passed.add((point, side)))
+    try:
+        await world.recoveries().recover(LEDGER_ID)
+    finally:
+        trace.listen(None)
+    points = {point for point in trace.BOOKIE_POINTS if point.startswith("recovery.")}
+    assert passed == {(point, side) for point in points for side in ("before", "after")}
+
+
+@pytest.mark.parametrize("nth", range(0, 60, 3))
+async def test_cancelled_anywhere_and_run_again_it_comes_to_the_same_end(nth: int) -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE)
+    recoveries = world.recoveries()
+    first = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    for _ in range(nth):
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert await recoveries.recover(LEDGER_ID) == ClosedLedger(3, bytes_to(3))
+    await recoveries.close()
+    assert all(link.sink is None for link in world.links_of.values())
