@@ -1,9 +1,10 @@
 """A connection to a bookie on asyncio: the socket, the timer and the unsent bytes of a link.
 
-What belongs to what is decided in `core.connection`; here bytes are moved. A link is made by
-`pool`, connected once and never again. What is handed over in one turn of the loop leaves in one
-write, for whichever ledger it is: the system call costs more than everything else. Deadlines are
-swept, per link and only while something is in flight: no request has a timer of its own.
+What belongs to what is decided in `core.connection` and its two kinds; here bytes are moved. A link
+is made by `pool`, connected once and never again. What is handed over in one turn of the loop
+leaves in one write, for whichever ledger it is: the system call costs more than everything else.
+Deadlines are swept, per link and only while something is in flight: no request has a timer of its
+own.
 
 No bookie says hello, and one without authentication wants none: the first bytes are a request. Were
 there anything to settle first (credentials, TLS), it would stand between `connection_made` and the
@@ -24,7 +25,9 @@ from typing import Protocol, TypeVar
 
 from dlog.clock import Clock
 from dlog.errors import Corrupt, DlogError, ForkedHandle, FormatError
-from dlog.ledger.bookkeeper.core.connection import SWEEP_S, ControlConnection, DataConnection
+from dlog.ledger.bookkeeper.core.connection import SWEEP_S
+from dlog.ledger.bookkeeper.core.control_connection import ControlConnection
+from dlog.ledger.bookkeeper.core.data_connection import DataConnection
 from dlog.ledger.bookkeeper.links import AddSink
 from dlog.ledger.store import Buffer
 from dlog.limits import KIB, LINK_UNSENT_BYTES_MAX

@@ -6,7 +6,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlog.ledger.bookkeeper.core.connection import ControlConnection, DataConnection
+from dlog.ledger.bookkeeper.core.control_connection import ControlConnection
+from dlog.ledger.bookkeeper.core.data_connection import DataConnection
 from dlog.wire.bookie_codes import Answer, ReturnCode, StatusCode
 from dlog.wire.bookie_digest import master_key
 from dlog.wire.bookie_v2 import Opcode

@@ -12,7 +12,7 @@ import pytest
 
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import DlogError, ForkedHandle, FormatError
-from dlog.ledger.bookkeeper.core import connection
+from dlog.ledger.bookkeeper.core import pending_reads
 from dlog.ledger.bookkeeper.transport import (
     WRITE_BYTES_MAX,
     BookieControlLink,
@@ -322,7 +322,7 @@ async def test_bytes_without_sense_end_the_link(connect: Connect) -> None:
 async def test_a_link_that_owes_an_answer_for_too_long_is_given_up(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LINK_OWED_MS_MAX", 1)
+    monkeypatch.setattr(pending_reads, "LINK_OWED_MS_MAX", 1)
     link, _, _ = connect()
     sink = Sink()
     link.attach(1, sink)
