@@ -322,6 +322,27 @@ async def test_the_list_of_bookies_follows(breakable: World) -> None:
     assert victim.bookie_id in breakable.came
 
 
+async def test_a_lost_link_is_made_again_while_zookeeper_is_away(breakable: World) -> None:
+    bookie = breakable.cluster.bookies[1]
+    link, sink = await _attached(breakable, bookie.bookie_id, 3)
+    breakable.cluster.zookeeper.freeze()
+    try:
+        for _ in range(2):
+            link.take_down(Answer.DISCONNECTED)  # type: ignore[attr-defined]
+            began_s = time.monotonic()
+            link = await breakable.links.data(bookie.bookie_id)
+            print(f"reached again after {(time.monotonic() - began_s) * 1000:.0f} ms")
+            assert (await link.read(sink.ledger_id, 2, timeout_ms=READ_MS)).answer is Answer.OK
+            breakable.registry.suspect(bookie.bookie_id)  # as after a refused connection
+        assert breakable.registry.stale_since_s is not None
+        assert bookie.bookie_id in breakable.registry.writable()
+    finally:
+        breakable.cluster.zookeeper.thaw()
+    async with asyncio.timeout(60):
+        while breakable.registry.stale_since_s is not None:
+            await breakable.pause()
+
+
 # --- A network in between
 
 

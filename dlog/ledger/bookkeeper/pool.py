@@ -244,8 +244,8 @@ class BookieLinks:
         if not link.has_answered:
             self._failed(link.bookie_id, _HUNG_UP)
         else:
+            # Its address is not doubted: to look it up would wait for the metadata store.
             self._health.note_lost(link.bookie_id, self._clock.monotonic_s())
-            self._registry.suspect(link.bookie_id)
 
     def on_trouble(self, link: Link, answer: Answer) -> None:
         self._health.note(link.bookie_id, answer, self._clock.monotonic_s())
