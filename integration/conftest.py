@@ -7,13 +7,15 @@ than two sets of bookies: the shared one, and the one that the module at work ha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import (
     BOOKKEEPER_VERSIONS,
     Cluster,
@@ -26,7 +28,10 @@ from dlog.testing.cluster import (
 HERE = Path(__file__).parent
 TEST_S = 180  # includes the start of a cluster, which takes ten seconds on a busy machine
 
+SESSION_MS = 2_000
+
 OwnCluster = Callable[..., Cluster]
+MakeStore = Callable[..., ZooKeeperMetaStore]
 
 
 @pytest.hookimpl(trylast=True)  # what a test says of itself, or of its module, wins
@@ -112,3 +117,24 @@ def own_zookeeper(jars: str) -> Iterator[ZooKeeper]:
         finally:
             server.kill()
             server.release()
+
+
+@pytest.fixture
+async def make_store() -> AsyncIterator[MakeStore]:
+    """Makes ZooKeeper stores that are closed at the end of the test, with short sessions."""
+    made: list[ZooKeeperMetaStore] = []
+
+    def make(hosts: str, timeout_ms: float = 10_000, **options: Any) -> ZooKeeperMetaStore:
+        options.setdefault("session_timeout_ms", SESSION_MS)
+        store = ZooKeeperMetaStore(hosts, timeout_ms=timeout_ms, **options)
+        made.append(store)
+        return store
+
+    yield make
+    await asyncio.gather(*(store.close() for store in made))
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> str:
+    """A chroot of the test's own."""
+    return f"/{request.node.name}"

@@ -9,24 +9,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlog.errors import (
-    AuthError,
-    ConfigError,
-    Conflict,
-    DlogError,
     ForkedHandle,
     LeaseLost,
-    NotFound,
     Outcome,
     Retry,
     Timeout,
-    TooLarge,
     Unavailable,
 )
 from dlog.meta.zookeeper import ZooKeeperMetaStore
@@ -34,49 +28,17 @@ from dlog.meta.zookeeper_client import IN_FLIGHT_MAX, Stage
 from dlog.testing.cluster import ZooKeeper
 from dlog.testing.conformance.meta_tools import exists, refused, until
 from dlog.testing.faulty_proxy import FaultyProxy
-from integration.zookeeper_tools import end_session, raw
+from integration.conftest import MakeStore
+from integration.zookeeper_tools import end_session, failing
 
-SESSION_MS = 2_000
 SHORT_MS = 600
 ROOT = Path(__file__).parents[1]
-
-Make = Callable[..., ZooKeeperMetaStore]
-
-
-@pytest.fixture
-async def make() -> AsyncIterator[Make]:
-    made: list[ZooKeeperMetaStore] = []
-
-    def make_store(hosts: str, timeout_ms: float = 10_000, **options: object) -> ZooKeeperMetaStore:
-        options.setdefault("session_timeout_ms", SESSION_MS)
-        store = ZooKeeperMetaStore(hosts, timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
-        made.append(store)
-        return store
-
-    yield make_store
-    await asyncio.gather(*(store.close() for store in made))
 
 
 @pytest.fixture
 async def proxy(zookeeper: ZooKeeper) -> AsyncIterator[FaultyProxy]:
     async with FaultyProxy(zookeeper.port) as between:
         yield between
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest) -> str:
-    """A chroot of the test's own."""
-    return f"/{request.node.name}"
-
-
-async def failing(call: Awaitable[object], *kinds: type[DlogError]) -> DlogError:
-    """The error a call ends with, in bounded time."""
-    async with asyncio.timeout(20):
-        try:
-            answer = await call
-        except kinds as error:
-            return error
-    raise AssertionError(f"answered {answer!r}")
 
 
 async def answers(store: ZooKeeperMetaStore) -> bool:
@@ -112,9 +74,9 @@ async def knocked(proxy: FaultyProxy, times: int) -> None:
 
 
 async def test_a_write_cut_off_before_the_server_heard_it(
-    zookeeper: ZooKeeper, proxy: FaultyProxy, make: Make, place: str
+    zookeeper: ZooKeeper, proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store, other = make(proxy.address + place), make(zookeeper.hosts + place)
+    store, other = make_store(proxy.address + place), make_store(zookeeper.hosts + place)
     version = (await store.create("/a", b"0")).version
     before = proxy.to_server.bytes_seen
     proxy.to_server.hold()
@@ -131,9 +93,9 @@ async def test_a_write_cut_off_before_the_server_heard_it(
 
 @pytest.mark.parametrize("applied", [True, False], ids=["answer-lost", "request-lost"])
 async def test_a_write_in_flight_when_the_connection_is_lost_is_unknown(
-    applied: bool, zookeeper: ZooKeeper, proxy: FaultyProxy, make: Make, place: str
+    applied: bool, zookeeper: ZooKeeper, proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store, other = make(proxy.address + place), make(zookeeper.hosts + place)
+    store, other = make_store(proxy.address + place), make_store(zookeeper.hosts + place)
     await store.create("/a", b"")
     way = proxy.to_client if applied else proxy.to_server
     before = proxy.to_server.bytes_seen
@@ -159,11 +121,11 @@ async def test_a_leap_whose_answer_is_lost_is_unknown(
     act: str,
     zookeeper: ZooKeeper,
     proxy: FaultyProxy,
-    make: Make,
+    make_store: MakeStore,
     place: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store, other = make(proxy.address + place), make(zookeeper.hosts + place)
+    store, other = make_store(proxy.address + place), make_store(zookeeper.hosts + place)
     version = (await store.create("/a", b"0")).version
     link = await store._any_link(asyncio.get_running_loop().time() + 5)
     real = link.ask
@@ -191,9 +153,9 @@ async def test_a_leap_whose_answer_is_lost_is_unknown(
 
 
 async def test_a_read_in_flight_when_the_connection_is_lost_did_not_happen(
-    proxy: FaultyProxy, make: Make, place: str
+    proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store = make(proxy.address + place)
+    store = make_store(proxy.address + place)
     await store.create("/a", b"0")
     for read in (store.get, store.children):
         await store.sync()
@@ -209,9 +171,9 @@ async def test_a_read_in_flight_when_the_connection_is_lost_did_not_happen(
 
 
 async def test_a_short_loss_costs_no_session_and_no_presence(
-    zookeeper: ZooKeeper, proxy: FaultyProxy, make: Make, place: str
+    zookeeper: ZooKeeper, proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store, other = make(proxy.address + place), make(zookeeper.hosts + place)
+    store, other = make_store(proxy.address + place), make_store(zookeeper.hosts + place)
     await store.create("/e", b"", ephemeral=True)
     session = await store.session()
     proxy.cut()
@@ -222,9 +184,9 @@ async def test_a_short_loss_costs_no_session_and_no_presence(
 
 
 async def test_calls_made_while_the_connection_is_down_wait_for_it(
-    proxy: FaultyProxy, make: Make, place: str
+    proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store = make(proxy.address + place)
+    store = make_store(proxy.address + place)
     version = (await store.create("/a", b"0")).version
     proxy.refuse()
     await down(store)
@@ -238,9 +200,9 @@ async def test_calls_made_while_the_connection_is_down_wait_for_it(
 
 
 async def test_calls_that_wait_in_vain_certainly_did_not_happen(
-    proxy: FaultyProxy, make: Make, place: str
+    proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store = make(proxy.address + place, SHORT_MS)
+    store = make_store(proxy.address + place, SHORT_MS)
     version = (await store.create("/a", b"0")).version
     proxy.refuse()
     await down(store)
@@ -261,19 +223,19 @@ async def test_calls_that_wait_in_vain_certainly_did_not_happen(
 
 
 async def test_a_server_that_is_not_there_is_unavailable_and_named(
-    proxy: FaultyProxy, make: Make
+    proxy: FaultyProxy, make_store: MakeStore
 ) -> None:
     proxy.refuse()
-    store = make(proxy.address, SHORT_MS)
+    store = make_store(proxy.address, SHORT_MS)
     error = await failing(store.get("/"), Unavailable)
     assert error.missing == [proxy.address]
     await failing(store.session(), Unavailable)
 
 
 async def test_single_bytes_and_delays_change_nothing(
-    proxy: FaultyProxy, make: Make, place: str
+    proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store = make(proxy.address + place)
+    store = make_store(proxy.address + place)
     proxy.to_client.slice_bytes = proxy.to_server.slice_bytes = 1
     version = (await store.create("/a", b"x" * 50)).version
     assert await store.put("/a", b"y", version) > version
@@ -283,9 +245,9 @@ async def test_single_bytes_and_delays_change_nothing(
 
 
 async def test_a_silent_server_is_a_timeout_and_a_flood_does_not_block_the_loop(
-    zookeeper: ZooKeeper, proxy: FaultyProxy, make: Make, place: str
+    zookeeper: ZooKeeper, proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
-    store = make(proxy.address + place, SHORT_MS, session_timeout_ms=10_000)
+    store = make_store(proxy.address + place, SHORT_MS, session_timeout_ms=10_000)
     await store.create("/a", b"0")
     proxy.to_client.hold()
     error = await failing(store.create("/b", b""), Timeout)
@@ -311,9 +273,9 @@ async def test_a_silent_server_is_a_timeout_and_a_flood_does_not_block_the_loop(
 
 
 async def test_a_lost_session_is_lost_for_good_and_all_else_goes_on(
-    zookeeper: ZooKeeper, make: Make, place: str
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str
 ) -> None:
-    store = make(zookeeper.hosts + place)
+    store = make_store(zookeeper.hosts + place)
     session = await store.session()
     version = (await store.create("/a", b"0")).version
     await store.create("/e", b"", ephemeral=True)
@@ -330,12 +292,12 @@ async def test_a_lost_session_is_lost_for_good_and_all_else_goes_on(
 
 
 async def test_an_ephemeral_node_whose_answer_was_lost_with_the_session_is_certain(
-    zookeeper: ZooKeeper, proxy: FaultyProxy, make: Make, place: str
+    zookeeper: ZooKeeper, proxy: FaultyProxy, make_store: MakeStore, place: str
 ) -> None:
     """The server made the node; then the session expired, unheard."""
     store, other = (
-        make(proxy.address + place, session_timeout_ms=500),
-        make(zookeeper.hosts + place),
+        make_store(proxy.address + place, session_timeout_ms=500),
+        make_store(zookeeper.hosts + place),
     )
     await store.create("/a", b"")
     before = proxy.to_server.bytes_seen
@@ -357,8 +319,10 @@ async def test_an_ephemeral_node_whose_answer_was_lost_with_the_session_is_certa
 # --- The server is killed, frozen, started again ---
 
 
-async def test_a_killed_server_that_comes_back(own_zookeeper: ZooKeeper, make: Make) -> None:
-    store = make(own_zookeeper.hosts, SHORT_MS, session_timeout_ms=10_000)
+async def test_a_killed_server_that_comes_back(
+    own_zookeeper: ZooKeeper, make_store: MakeStore
+) -> None:
+    store = make_store(own_zookeeper.hosts, SHORT_MS, session_timeout_ms=10_000)
     session = await store.session()
     version = (await store.create("/a", b"0")).version
     await store.create("/e", b"here", ephemeral=True)
@@ -379,8 +343,8 @@ async def test_a_killed_server_that_comes_back(own_zookeeper: ZooKeeper, make: M
     assert not session.lost.is_set()
 
 
-async def test_a_frozen_server_that_thaws(own_zookeeper: ZooKeeper, make: Make) -> None:
-    store = make(own_zookeeper.hosts, SHORT_MS, session_timeout_ms=10_000)
+async def test_a_frozen_server_that_thaws(own_zookeeper: ZooKeeper, make_store: MakeStore) -> None:
+    store = make_store(own_zookeeper.hosts, SHORT_MS, session_timeout_ms=10_000)
     await store.create("/a", b"0")
     own_zookeeper.freeze()
     try:
@@ -396,11 +360,11 @@ async def test_a_frozen_server_that_thaws(own_zookeeper: ZooKeeper, make: Make) 
 
 
 async def test_closing_is_bounded_while_the_server_is_frozen(
-    own_zookeeper: ZooKeeper, make: Make
+    own_zookeeper: ZooKeeper, make_store: MakeStore
 ) -> None:
     own_zookeeper_hosts = own_zookeeper.hosts
     before = set(threading.enumerate())
-    store = make(own_zookeeper_hosts)
+    store = make_store(own_zookeeper_hosts)
     await store.create("/a", b"0")
     own_zookeeper.freeze()
     try:
@@ -435,9 +399,9 @@ async def test_a_store_that_is_dropped_says_so_and_ends(zookeeper: ZooKeeper) ->
 
 
 async def test_a_forked_child_may_not_use_it_and_does_not_end_it(
-    zookeeper: ZooKeeper, make: Make, place: str, monkeypatch: pytest.MonkeyPatch
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = make(zookeeper.hosts + place)
+    store = make_store(zookeeper.hosts + place)
     await store.create("/e", b"", ephemeral=True)
     monkeypatch.setattr(os, "getpid", lambda: -1)  # as it looks from the child
     await refused(store.get("/e"), ForkedHandle)
@@ -469,157 +433,13 @@ async def test_a_program_that_forgets_to_close_ends_all_the_same(zookeeper: ZooK
 
 
 async def test_no_credentials_reach_the_logs(
-    zookeeper: ZooKeeper, make: Make, place: str, caplog: pytest.LogCaptureFixture
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(1):
-        store = make(zookeeper.hosts + place, auth=("ana", "hush-hush"))
+        store = make_store(zookeeper.hosts + place, auth=("ana", "hush-hush"))
         await store.create("/a", b"top-secret")
         await store.close()
     assert caplog.records, "kazoo says nothing at all"
     assert "hush-hush" not in caplog.text
     assert "top-secret" not in caplog.text
     assert "hush-hush" not in repr(store)
-
-
-# --- Limits, rights, versions ---
-
-
-async def test_the_largest_value_fits_and_one_byte_more_is_never_sent(
-    zookeeper: ZooKeeper, make: Make, place: str
-) -> None:
-    store = make(zookeeper.hosts + place)
-    version = (await store.create("/a", b"")).version
-    error = await refused(store.put("/a", bytes(1 << 20), version), TooLarge)
-    assert error.path == "/a"
-    room = int(error.message.split("at most ")[1].split(" ")[0].replace(",", ""))
-    version = await store.put("/a", bytes(room), version)
-    await refused(store.put("/a", bytes(room + 1), version), TooLarge)
-    await store.create("/b", bytes(room))
-    assert len((await store.get("/a")).value) == room
-
-
-async def test_nodes_of_an_owner_are_the_owners(
-    zookeeper: ZooKeeper, make: Make, place: str
-) -> None:
-    owner = make(zookeeper.hosts + place, auth=("ana", "secret"))
-    again = make(zookeeper.hosts + place, auth=("ana", "secret"))
-    other = make(zookeeper.hosts + place, auth=("ben", "guess"))
-    nobody = make(zookeeper.hosts + place)
-    version = (await owner.create("/a/b", b"mine")).version
-    assert (await again.get("/a/b")).value == b"mine"
-    version = await again.put("/a/b", b"ours", version)
-    for stranger in (other, nobody):
-        for call in (
-            stranger.get("/a/b"),
-            stranger.put("/a/b", b"", version),
-            stranger.delete("/a/b", version),
-            stranger.create("/a/c", b""),
-            stranger.children("/a"),
-        ):
-            await refused(call, AuthError)
-    assert await owner.get("/a/b") == (b"ours", version)
-    await owner.delete("/a/b", version)
-
-
-async def test_a_node_made_again_between_look_and_leap_is_not_written(
-    zookeeper: ZooKeeper, make: Make, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ZooKeeper's own counter of the new node is the one that was looked at."""
-    store, rival = make(zookeeper.hosts + place), make(zookeeper.hosts + place)
-    for act in ("put", "delete"):
-        old = (await store.create("/a", b"old")).version
-        link = await store._any_link(asyncio.get_running_loop().time() + 5)
-        real, writes_sent = link.ask, 0
-
-        async def ask(send: Any, *, writes: bool, **rest: Any) -> Any:
-            nonlocal writes_sent
-            writes_sent += writes
-            if writes and writes_sent == 1:
-                await rival.delete("/a", old)  # noqa: B023 - called within this turn of the loop
-                await rival.create("/a", b"new")
-            return await real(send, writes=writes, **rest)  # noqa: B023
-
-        monkeypatch.setattr(link, "ask", ask)
-        call = store.put("/a", b"lost", old) if act == "put" else store.delete("/a", old)
-        await refused(call, Conflict)
-        assert writes_sent == 1
-        monkeypatch.undo()
-        found = await store.get("/a")
-        assert found.value == b"new"
-        await store.delete("/a", found.version)
-
-
-async def test_many_deletes_at_once(zookeeper: ZooKeeper, make: Make, place: str) -> None:
-    stores = [make(zookeeper.hosts + place) for _ in range(3)]
-    made = await asyncio.gather(*(stores[0].create(f"/d/{i}", b"") for i in range(60)))
-    await asyncio.gather(
-        *(stores[i % 3].delete(node.path, node.version) for i, node in enumerate(made))
-    )
-    await stores[0].sync()
-    assert await stores[0].children("/d") == []
-
-
-async def test_a_counter_of_the_server_that_wraps_is_too_large(
-    zookeeper: ZooKeeper, make: Make, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can wait for two thousand million creates: a node with such a name is made by hand."""
-    store = make(zookeeper.hosts + place)
-    await store.create("/q/keep", b"")
-    made = await store.create("/q/n--2147483648", b"")
-    stat = type("Stat", (), {"mzxid": made.version})()
-
-    async def ask(*_: object, **__: object) -> object:
-        return f"{place}/q/n--2147483648", stat
-
-    link = await store._any_link(asyncio.get_running_loop().time() + 5)
-    real = link.ask
-    calls = iter([ask])
-
-    async def once(*args: object, **kwargs: object) -> object:
-        fake = next(calls, None)
-        return await (fake or real)(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(link, "ask", once)
-    await failing(store.create("/q/n-", b"", sequential=True), TooLarge)
-    assert await store.children("/q") == ["keep"]
-
-
-async def test_other_clients_see_the_names_people_chose(
-    zookeeper: ZooKeeper, make: Make, place: str
-) -> None:
-    store = make(zookeeper.hosts + place)
-    await store.create("/ä %2F 世界", b"")
-    await store.create("/🙂", b"")
-    seen = await raw(zookeeper.hosts, lambda zk: sorted(zk.get_children(place)))
-    assert seen == ["ä %2F 世界", "␛1f642;"]
-    assert await store.children("/") == ["ä %2F 世界", "🙂"]
-
-
-async def test_hosts_that_are_none_are_refused() -> None:
-    for hosts in ("", "a b:1", "h:x", "h:1,", "http://h:1", "h:1//x"):
-        with pytest.raises(ConfigError):
-            ZooKeeperMetaStore(hosts)
-
-
-async def test_the_root_of_the_tree_stays(zookeeper: ZooKeeper, make: Make, place: str) -> None:
-    store = make(zookeeper.hosts + place, root="/dlog")
-    await store.create("/dlog/a", b"")
-    await refused(store.delete("/dlog", (await store.get("/dlog")).version), ConfigError)
-    version = (await store.get("/dlog")).version
-    version = await store.put("/dlog", b"kept", version)
-    await store.delete("/dlog/a", (await store.get("/dlog/a")).version)
-    assert (await store.get("/dlog")).value == b"kept"
-    await refused(store.get("/dlog/a"), NotFound)
-
-
-async def test_many_watches_leave_nothing_behind(
-    zookeeper: ZooKeeper, make: Make, place: str
-) -> None:
-    store = make(zookeeper.hosts + place)
-    for number in range(300):
-        version = (await store.create(f"/w/{number}", b"")).version
-        async with store.watch(f"/w/{number}") as watch:
-            assert not await watch.wait(5)
-            await store.put(f"/w/{number}", b"1", version)
-            assert await watch.wait(10_000)
-    assert len(store._bells) < 100

@@ -4,13 +4,14 @@ session, look at a node as other clients see it, put a bookie behind a proxy."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from kazoo.client import KazooClient
 
+from dlog.errors import DlogError
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import Bookie, Cluster
 from dlog.wire.bookie_service_info import BookieServiceInfo
@@ -68,3 +69,13 @@ async def advertise(cluster: Cluster, bookie: Bookie, port: int) -> None:
         client.set(path, replace(told, endpoints=endpoints).to_bytes())
 
     await raw(cluster.zookeeper.hosts, act)
+
+
+async def failing(call: Awaitable[object], *kinds: type[DlogError]) -> DlogError:
+    """The error a call ends with, in bounded time."""
+    async with asyncio.timeout(20):
+        try:
+            answer = await call
+        except kinds as error:
+            return error
+    raise AssertionError(f"answered {answer!r}")
