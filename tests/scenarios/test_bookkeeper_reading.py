@@ -612,6 +612,22 @@ def test_a_wait_ends_with_the_ledger() -> None:
     act(scene)
 
 
+def test_a_lost_watch_delays_the_end_and_does_not_lose_it() -> None:
+    """A writer's close fences nobody, so no bookie tells."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        world.weather.watch_lost = 1.0
+        reader = world.reader()
+        waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
+        await asyncio.sleep(3.0)
+        await world.close()
+        _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
+        assert took_s <= LOOK_AGAIN_MS / 1000
+
+    act(scene)
+
+
 def test_a_wait_ends_with_a_deletion() -> None:
     async def scene(world: World) -> None:
         world.fill(3)
@@ -656,6 +672,34 @@ def test_polls_stand_while_somebody_waits_and_not_longer() -> None:
         assert 15 <= world.asked["poll"] <= 21, "three bookies, a second each"
         await asyncio.sleep(5.0)
         assert world.asked["poll"] <= 21
+
+    act(scene)
+
+
+def test_a_first_wait_says_what_is_readable_and_not_what_one_bookie_knows() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        world.bookies["b0"].proof = world.digest.pack_lac(LEDGER, 1)
+        world.bookies["b0"].lac = 1
+        del world.bookies["b0"].packets[2]
+        assert await world.reader().wait_past(0, LONG_MS) == 2
+
+    for seed in range(20):
+        act(scene, seed=seed)
+
+
+def test_a_wait_outlasts_a_time_without_bookies() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        for bookie in world.bookies.values():
+            bookie.is_up = False
+        waiting = asyncio.ensure_future(world.reader().wait_past(2, LONG_MS))
+        await asyncio.sleep(3.0)
+        for bookie in world.bookies.values():
+            bookie.is_up = True
+        world.fill(1)
+        found, took_s = await timed(world, waiting)  # type: ignore[arg-type]
+        assert (found, took_s <= PAUSE_MS_MAX / 1000 + AT_ONCE_S) == (3, True)
 
     act(scene)
 
@@ -754,6 +798,22 @@ def test_a_look_that_comes_late_does_not_reopen_a_ledger() -> None:
     act(scene)
 
 
+def test_the_watch_begins_again_when_metadata_is_back() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        world.nodes.away = True
+        waiting = asyncio.ensure_future(world.reader().wait_past(2, LONG_MS))
+        await asyncio.sleep(5.0)
+        world.nodes.away = False
+        await asyncio.sleep(2.0)
+        assert not waiting.done()
+        await world.close()
+        _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
+        assert took_s < AT_ONCE_S
+
+    act(scene)
+
+
 # --- deletion, and the end of a reader
 
 
@@ -799,6 +859,24 @@ def test_a_closed_reader_leaves_nothing_behind() -> None:
                 await reader.last_readable()
             with pytest.raises(ConfigError):
                 await reader.read(0, 0, bytes_max=1)
+
+    act(scene)
+
+
+def test_a_close_ends_a_wait_at_once() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        await reader.close()
+        with pytest.raises(ReaderClosed):
+            await waiting
+        assert world.loop.time() < 0.6
+        polls = world.asked["poll"]
+        await asyncio.sleep(3.0)
+        assert world.asked["poll"] == polls
 
     act(scene)
 
