@@ -117,26 +117,30 @@ class Stages:
         self._shared: Stage | None = None
 
     @contextlib.contextmanager
-    def stage(self, **settings: str) -> Iterator[Stage]:
+    def stage(
+        self, *, bookies: int = BOOKIES, settings: Mapping[str, str] | None = None
+    ) -> Iterator[Stage]:
         """`settings` are keys of the bookies' configuration."""
-        if self.setting.quick and not settings:
+        if self.setting.quick and bookies == BOOKIES and settings is None:
             if self._shared is None:
-                self._shared = self._start(self._ending, settings)
+                self._shared = self._start(self._ending, bookies, {})
             yield self._shared
             return
         with contextlib.ExitStack() as ending:
-            yield self._start(ending, settings)
+            yield self._start(ending, bookies, settings or {})
 
     def close(self) -> None:
         self._ending.close()
 
-    def _start(self, ending: contextlib.ExitStack, settings: Mapping[str, str]) -> Stage:
+    def _start(
+        self, ending: contextlib.ExitStack, bookies: int, settings: Mapping[str, str]
+    ) -> Stage:
         directory = ending.enter_context(scratch_directory(self.setting.directory))
         quick = self.setting.quick
         memory: dict[str, Any] = {} if quick else {"heap_mb": HEAP_MB, "direct_mb": DIRECT_MB}
         cluster = ending.enter_context(
             Cluster(
-                bookies=BOOKIES,
+                bookies=bookies,
                 settings={**({} if quick else SETTINGS), **settings},
                 quick=quick,
                 directory=directory,

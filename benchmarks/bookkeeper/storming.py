@@ -29,7 +29,7 @@ BURST = 5_000
 def storm(stages: Stages) -> list[Finding]:
     setting = stages.setting
     count, outstanding = setting.pick(300_000, 3_000), setting.pick(50_000, 2_000)
-    with stages.stage(**SETTINGS) as stage:
+    with stages.stage(settings=SETTINGS) as stage:
         refused = _refused_in_a_burst(stage)
         ask(stage, OURS, "pipelined", count=2_000, size=KIB, outstanding=100)
         before_bytes = ask(stage, OURS, "memory")["bytes"]

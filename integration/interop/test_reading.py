@@ -170,20 +170,21 @@ async def test_metadata_of_ours_is_the_same_in_java(
     assert (told["state"], told["last_entry"], told["bytes"]) == ("CLOSED", 0, 3)
 
 
-@pytest.mark.parametrize("writer", ["java", "ours"])
+@pytest.mark.parametrize(("writer", "digest"), [("java", "crc32c"), ("ours", "hmac")])
 async def test_bookies_changed_long_after(
     servers: Cluster,
     java: JavaLedgers,
     store: BookKeeperLedgerStore,
     meta: ZooKeeperMetaStore,
     writer: str,
+    digest: str,
 ) -> None:
     """A bookie is lost, its entries are copied to another, and the metadata of a closed ledger
     changes: under a reader of ours that had it open all the while."""
     if writer == "ours":
-        ledger_id, _ = await closed(store, NUMBERED)
+        ledger_id, _ = await closed(store, NUMBERED, digest=digest)
     else:
-        theirs = await java.create("v3")
+        theirs = await java.create("v3", digest=digest)
         await theirs.add(*NUMBERED)
         await theirs.close()
         ledger_id = theirs.ledger_id
