@@ -7,6 +7,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -300,10 +301,7 @@ def test_a_closed_ledger_that_moved_to_other_bookies_is_found_there() -> None:
             moved = world.metadata.fragments[0].ensemble
             ensemble = (*moved[:place], spare, *moved[place + 1 :])
             fragment = replace(world.metadata.fragments[0], ensemble=ensemble)
-            await world.nodes.change_now(
-                # type: ignore[misc]
-                lambda metadata, fragment=fragment: replace(metadata, fragments=(fragment,))
-            )
+            await world.nodes.change_now(partial(replace, fragments=(fragment,)))
         old[2].is_up = False
         await read_all(world, reader, 9)
 
