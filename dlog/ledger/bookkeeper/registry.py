@@ -5,8 +5,9 @@ Bookies register in the metadata store: as writable below `available`, as read-o
 hint. While the metadata store is away the last known list and addresses stand, and `stale_since_s`
 says so: whoever has a ledger open must be able to reach its bookies again without ZooKeeper.
 
-An address is looked up when first needed and again once it is suspected. A bookie that is not
-registered has none, also if its id looks like one.
+An address is looked up when first needed and again once it is suspected; from then on it is kept
+up to date, because it may be needed when nobody can be asked. A bookie that is not registered has
+none, also if its id looks like one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Protocol
 
 from dlog.chance import SYSTEM_CHANCE, Chance, backoff_s
 from dlog.clock import SYSTEM_CLOCK, Clock
-from dlog.errors import DlogError, Handle, NotFound, Unavailable
+from dlog.errors import Corrupt, DlogError, FormatError, Handle, NotFound, Unavailable
 from dlog.ledger.bookkeeper.health import Health
 from dlog.meta.store import MetaStore, Versioned
 from dlog.wire.bookie_service_info import Endpoint, is_bookie_id, resolve
@@ -74,6 +75,7 @@ class BookieRegistry:
         self._read_only: tuple[str, ...] = ()
         self._stale_since_s: float | None = clock.monotonic_s()
         self._known: dict[str, _Known] = {}
+        self._asked_for: set[str] = set()  # registered when they were; few ever go
         self._listeners: list[RegistryListener] = []
         self._odd_names: frozenset[str] = frozenset()
         self._listing = asyncio.Lock()
@@ -176,7 +178,7 @@ class BookieRegistry:
             self._children_if_any(self._read_only_at),
             self._get_if_any(self._disable_at),
         )
-        came = await self._recheck_addresses()
+        came = await self._recheck_addresses({*names, *read_only_names})
         names = [name for name in names if name != READ_ONLY_NODE]
         self._say_odd({name for name in (*names, *read_only_names) if not is_bookie_id(name)})
         read_only = tuple(name for name in read_only_names if is_bookie_id(name))
@@ -214,19 +216,23 @@ class BookieRegistry:
             self._failure = error
         _log.error("the list of bookies is kept no longer: %s", error, exc_info=error)
 
-    async def _recheck_addresses(self) -> set[str]:
+    async def _recheck_addresses(self, here: set[str]) -> set[str]:
         """The bookies, of those we know the address of, whose nodes are new ones."""
-        asked = list(self._known.items())
-        nodes = await asyncio.gather(*(self._node_of(bookie_id) for bookie_id, _ in asked))
+        asked = {bookie_id: self._known.get(bookie_id) for bookie_id in self._asked_for & here}
+        asked |= self._known
+        nodes = await asyncio.gather(*map(self._node_of, asked))
         came = set()
-        for (bookie_id, known), node in zip(asked, nodes, strict=True):
+        for (bookie_id, known), node in zip(asked.items(), nodes, strict=True):
             if self._known.get(bookie_id) is not known:
                 continue  # looked up anew meanwhile
             if node is None:
-                del self._known[bookie_id]
-            elif node.version != known.version:
-                del self._known[bookie_id]
-                came.add(bookie_id)
+                self._known.pop(bookie_id, None)
+            elif known is None or node.version != known.version:
+                self._known.pop(bookie_id, None)
+                with contextlib.suppress(Corrupt, FormatError):  # whoever asks for it is told
+                    self._note(bookie_id, node)
+                if known is not None:
+                    came.add(bookie_id)
         return came
 
     def _tell(self, came: frozenset[str], gone: frozenset[str]) -> None:
@@ -248,6 +254,10 @@ class BookieRegistry:
             raise Unavailable(
                 f"no bookie {bookie_id[:80]!r} is registered", missing=(bookie_id,), needed=1
             )
+        self._asked_for.add(bookie_id)
+        return self._note(bookie_id, node)
+
+    def _note(self, bookie_id: str, node: Versioned) -> Endpoint:
         endpoint = resolve(bookie_id, node.value, where=f"the node of bookie {bookie_id}")
         self._known[bookie_id] = _Known(endpoint, node.version)
         return endpoint

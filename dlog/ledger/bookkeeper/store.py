@@ -166,6 +166,7 @@ class BookKeeperLedgerStore:
         await self._ready()
         stored = await self._nodes.read_fresh(ledger_id)
         digest = self._digest_of(stored)
+        await self._learn_addresses(stored)
         self._check_usable()
         reader = BookKeeperReader(
             stored,
@@ -179,6 +180,19 @@ class BookKeeperLedgerStore:
         )
         self._readers.add(reader)
         return reader
+
+    async def _learn_addresses(self, stored: StoredLedger) -> None:
+        """Of all bookies that a reader may come to need: later ZooKeeper may be away."""
+
+        async def learn(bookie_id: str) -> None:
+            try:
+                await self._registry.resolve(bookie_id)
+            except DlogError as error:
+                _log.debug("bookie %s may be out of reach: %s", bookie_id, error)
+
+        fragments = stored.metadata.fragments
+        bookie_ids = {bookie_id for fragment in fragments for bookie_id in fragment.ensemble}
+        await asyncio.gather(*map(learn, bookie_ids))
 
     async def info(self, ledger_id: int) -> LedgerInfo:
         self._check_usable()

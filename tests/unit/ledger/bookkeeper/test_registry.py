@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dlog.clock import SYSTEM_CLOCK
-from dlog.errors import Corrupt, NotFound, Unavailable, WriterClosed
+from dlog.errors import Corrupt, FormatError, NotFound, Unavailable, WriterClosed
 from dlog.ledger.bookkeeper import registry as registry_module
 from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.registry import BookieRegistry
@@ -145,6 +145,35 @@ async def test_a_bookie_that_registered_anew_has_come_with_its_new_address(world
     await world.registry.refresh()
     assert {"b1"} in [came for came, _ in world.told]
     assert (await world.registry.resolve("b1")).port == 3999
+
+
+@pytest.mark.parametrize("absent", [True, False])
+async def test_an_address_that_was_asked_for_once_is_kept_up_to_date(
+    world: World, absent: bool
+) -> None:
+    """While the metadata store was away the bookie's session may have ended: it is gone for a
+    moment, and comes back. Who reconnects to it later may again have nobody to ask."""
+    await world.registry.resolve("b1")
+    await world.registry.close()
+    await world.remove("b1")
+    if absent:
+        await world.registry.refresh()
+    await world.register("b1", 3999)
+    await world.registry.refresh()
+    world.meta.is_away = True
+    assert (await world.registry.resolve("b1")).port == 3999
+    with pytest.raises(Unavailable):
+        await world.registry.resolve("b2")  # nobody ever asked
+
+
+async def test_a_node_that_turned_to_nonsense_stops_no_list(world: World) -> None:
+    await world.registry.resolve("b1")
+    await world.bookies.put(f"{AVAILABLE}/b1", b"\xff\xff", await _version(world, "b1"))
+    await world.register("b4")
+    await world.registry.refresh()
+    assert world.registry.writable() == ("b1", "b2", "b4")
+    with pytest.raises((Corrupt, FormatError)):
+        await world.registry.resolve("b1")
 
 
 async def test_an_address_is_looked_up_once_until_it_is_suspected(world: World) -> None:

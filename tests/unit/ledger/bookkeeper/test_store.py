@@ -207,6 +207,25 @@ async def test_a_ledger_that_is_not_seen_yet_is_looked_for(
         await call(ledger_id)
 
 
+async def test_who_opens_a_ledger_knows_its_bookies_without_zookeeper(
+    meta: Meddling, store: BookKeeperLedgerStore
+) -> None:
+    moved = replace(OPEN, fragments=(OPEN.fragments[0], Fragment(7, BOOKIES[1:])))
+    ledger_id = await ledger_on(meta, moved)
+    await store.open(ledger_id)
+    meta.away |= {"get", "children", "sync"}
+    for bookie_id in BOOKIES:
+        assert (await store._registry.resolve(bookie_id)).host == "127.0.0.1"
+
+
+async def test_a_ledger_of_bookies_that_are_gone_can_be_opened(
+    meta: Meddling, store: BookKeeperLedgerStore
+) -> None:
+    gone = replace(CLOSED, fragments=(Fragment(0, ("b1:1", "b2:1", "b3:1")),))
+    reader = await store.open(await ledger_on(meta, gone))
+    assert await reader.last_readable() == 4
+
+
 # --- Delete
 
 
