@@ -1,5 +1,5 @@
-"""A pytest plugin that ends every run with the truth about what did not run: each skipped test by
-name with its reason, each expected failure, and the counts. `make test` loads it."""
+"""A pytest plugin that ends every run with the truth about what did not run: each skipped test and
+each expected failure by name, below the reason they share, and the counts. `make test` loads it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def lines(stats: dict[str, list[object]]) -> list[str]:
     """What the report says about these pytest statistics."""
-    kinds = (("skipped", "skipped"), ("xfailed", "expected to fail"))
     told = []
-    for kind, words in kinds:
+    for kind, words in (("skipped", "skipped"), ("xfailed", "expected to fail")):
+        names_by_reason: dict[str, list[str]] = {}
         for report in stats.get(kind, []):
             assert isinstance(report, pytest.TestReport | pytest.CollectReport)
-            told.append(f"{words}: {report.nodeid}: {_reason(report)}")
-    names = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")
-    counts = ", ".join(f"{len(stats.get(name, []))} {name}" for name in names)
-    return [*sorted(told), f"counts: {counts}"]
+            names_by_reason.setdefault(_reason(report), []).append(report.nodeid)
+        for reason, names in sorted(names_by_reason.items()):
+            told += [f"{len(names)} {words}: {reason}", *(f"    {name}" for name in sorted(names))]
+    kinds = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")
+    counts = ", ".join(f"{len(stats.get(kind, []))} {kind}" for kind in kinds)
+    return [*told, f"counts: {counts}"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
