@@ -238,13 +238,13 @@ class BookKeeperAppender:
 
     def _pump(self) -> None:
         """Send what may be sent, to every bookie that has room."""
-        self._pump_handle = None
+        if self._pump_handle is not None:
+            self._pump_handle.cancel()
+            self._pump_handle = None
         core = self.core
         if core.is_over:
             return
-        if core.tick_ms > TICK_MS:
-            core.tick_ms = TICK_MS
-            self._schedule_tick()
+        self._keep_time()
         # What one bookie is sent is what the next one is sent, nearly always.
         joined: dict[tuple[int, int], bytes] = {}
         for slot in core.slots:
@@ -309,7 +309,9 @@ class BookKeeperAppender:
             self._birth.set_result(None)
         if core.failure is not None:
             self._tell_failure(core.failure)
-        elif self._pump_handle is None and core.has_to_send():
+            return
+        self._keep_time()
+        if self._pump_handle is None and core.has_to_send():
             self._pump_soon()
 
     def _tell_failure(self, failure: DlogError) -> None:
@@ -398,6 +400,9 @@ class BookKeeperAppender:
             trace.after("bookie.change_stored")
             self._known = stored
             self._tell(self.core.on_changed, stored.metadata)
+            trace.before("bookie.resent")
+            self._pump()
+            trace.after("bookie.resent")
 
     def _write_lac(self, slot: Slot, last_entry: int) -> None:
         link = self._links.control_now(slot.bookie_id)
@@ -430,6 +435,13 @@ class BookKeeperAppender:
         self._tell(self.core.on_lac_written, slot, last_entry, response.answer)
 
     # --- Time
+
+    def _keep_time(self) -> None:
+        """Ticks come slowly only while nothing is awaited."""
+        core = self.core
+        if core.tick_ms > TICK_MS and core.is_busy and not core.is_over:
+            core.tick_ms = TICK_MS
+            self._schedule_tick()
 
     def _schedule_tick(self) -> None:
         if self._tick_handle is not None:

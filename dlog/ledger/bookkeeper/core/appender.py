@@ -388,7 +388,8 @@ class AppenderCore:
         else:
             further = sum(each.counts and each.acked_to > last_confirmed for each in others)
             holds_window = slot.acked_to < self.outbox.first and self.send_end() < self.outbox.end
-            is_awaited = holds_window or further < self._ack_quorum
+            holds_entries = last_confirmed < self.outbox.end - 1 and further < self._ack_quorum
+            is_awaited = holds_window or holds_entries
             is_needed = sum(each.counts for each in others) < self._ack_quorum
         return is_awaited and (not is_needed or self.places.candidate() is not None)
 
