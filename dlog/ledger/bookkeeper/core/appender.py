@@ -355,7 +355,8 @@ class AppenderCore:
         for slot in self.slots:
             if slot.state is State.LIVE:
                 owes = slot.acked_to < end - 1
-                slot.silent_ms = slot.silent_ms + step_ms if owes else 0.0
+                is_asked = owes and self.standing.now_ms >= slot.paused_until_ms
+                slot.silent_ms = slot.silent_ms + step_ms if is_asked else 0.0
                 slot.stuck_ms = slot.stuck_ms + step_ms if owes else 0.0
                 owes = is_publishing and slot.shown < self._publish_to
                 slot.unwritten_ms = slot.unwritten_ms + step_ms if owes else 0.0

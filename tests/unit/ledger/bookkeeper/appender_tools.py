@@ -4,6 +4,7 @@ bookies that live in the test."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -351,10 +352,12 @@ async def whole(
     ack_quorum: int = 2,
     spares: int = 1,
     listen: bool = True,
+    links: TestLinks | None = None,
     **options: Any,
 ) -> Whole:
     ensemble = ("a", "b", "c")
-    links = TestLinks(*ensemble, *("d", "e", "f")[:spares])
+    links = links or TestLinks(*ensemble, *("d", "e", "f")[:spares])
+    links_before = {bookie_id: links.data_now(bookie_id) for bookie_id in ensemble}
     stored = await nodes.create(metadata_on(*ensemble, ack_quorum=ack_quorum))
     let_go: list[BookKeeperAppender] = []
     appender = BookKeeperAppender(
@@ -364,6 +367,7 @@ async def whole(
         bookies=links,
         placement=RandomPlacement(Even()),
         options=AppendOptions(**options),
+        links_before=links_before,  # type: ignore[arg-type]
         on_let_go=let_go.append,
     )
     heard = Heard()
@@ -372,3 +376,11 @@ async def whole(
     made = Whole(appender, heard, links)
     made.let_go = let_go
     return made
+
+
+async def until(fact: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        for _ in itertools.count():
+            if fact():
+                return
+            await asyncio.sleep(0)

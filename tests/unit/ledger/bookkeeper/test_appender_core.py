@@ -262,6 +262,23 @@ def test_a_bookie_that_goes_on_refusing_is_replaced() -> None:
     assert bench.confirmed == 0
 
 
+def test_a_bookie_that_is_left_alone_is_not_silent() -> None:
+    bench = Bench(window_entries=4)
+    bench.put(8)
+    bench.pump()
+    bench.ack_to("a", 3)
+    bench.ack_to("b", 3)
+    for _ in range(4):
+        bench.say("c", Answer.BUSY, 0, 1, 2, 3)
+        while bench.core.standing.now_ms < bench.slot("c").paused_until_ms:
+            bench.ticks(25)
+        bench.pump()
+    assert bench.core.standing.now_ms >= 375.0
+    bench.say("c", Answer.BUSY, 0, 1, 2, 3)
+    bench.ticks(400)
+    assert bench.effects(Connect) == []
+
+
 # --- Answers
 
 

@@ -1,0 +1,309 @@
+"""What went wrong elsewhere, played with the appender on simulated bookies: fine weather, where
+each test makes its own trouble. The oracle of the simulator watches all the while: whatever is
+confirmed is on enough bookies that metadata names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlog.errors import Fenced
+from dlog.ledger.bookkeeper.core.slots import State
+from dlog.wire.ledger_metadata import LedgerState
+from tests.sim.bookie_history import hear_again
+from tests.sim.bookies import BookieWeather, SimBookie, SimRecoverer, new_bookie_world
+
+PATIENCE_MS = 60_000.0
+
+
+class Scene:
+    """One ledger on bookies, three of them its ensemble."""
+
+    def __init__(self, *, spares: int = 2, birth: bool = False, **weather: Any) -> None:
+        fine = {field.name: field.default for field in dataclasses.fields(BookieWeather)}
+        weather = {**fine, "spares": spares, "birth": birth, "publishing": 0.0, **weather}
+        self.world = new_bookie_world(1, noted=True, **weather)
+        self.appender = self.world.appender
+        self.core = self.appender.core
+        self.until(lambda: all(slot.counts for slot in self.core.slots))
+        if birth:
+            self.core.begin_birth()
+            self.put(1)
+            self.until(lambda: self.core.is_born)
+
+    @property
+    def confirmed(self) -> int:
+        return self.core.last_confirmed
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return self.world.nodes.metadata.fragments[-1].ensemble
+
+    def named(self, place: int) -> SimBookie:
+        return self.world.bookies[self.ensemble[place]]
+
+    def put(self, count: int) -> None:
+        self.appender.put(count)
+
+    def go_on(self, ms: float) -> None:
+        self.world.run(until_ms=self.world.now_ms + ms)
+
+    def until(self, fact: Callable[[], bool]) -> None:
+        self.world.run(until_ms=self.world.now_ms + PATIENCE_MS, done=fact)
+        assert fact(), "it did not happen within a minute"
+
+    def all_is_confirmed(self) -> None:
+        self.until(lambda: self.confirmed == self.core.outbox.end - 1)
+        self.until(lambda: not self.core.is_busy)
+        self.world.oracle.at_the_end()
+
+    def kill(self, bookie: SimBookie, *, again_after_ms: float | None = None) -> None:
+        bookie.kill()
+        if again_after_ms is not None:
+            self.world.after(again_after_ms, lambda: setattr(bookie, "is_up", True))
+
+    def recover(self) -> SimRecoverer:
+        return SimRecoverer(self.world, self.world.bookies, self.world.nodes)
+
+    def fenced(self) -> None:
+        self.until(lambda: self.core.failure is not None)
+        assert isinstance(self.core.failure, Fenced)
+
+
+def test_ack_before_metadata() -> None:
+    """Acks went on while the change of the ensemble was stuck. Here only those go on that a reader
+    finds whatever is stored: by the bookies that stay."""
+    scene = Scene()
+    scene.put(3)
+    scene.all_is_confirmed()
+    scene.world.sky.meta_slow = 2_000.0
+    scene.kill(scene.named(0))
+    scene.until(lambda: scene.core.places.change is not None)
+    scene.put(5)
+    scene.go_on(50.0)
+    assert (scene.confirmed, scene.core.places.change is None) == (7, False)
+    other = scene.named(1)
+    other.is_deaf = True
+    scene.put(5)
+    scene.go_on(100.0)
+    assert scene.confirmed == 7, "one that stays, and the new one that nobody named yet"
+    scene.until(lambda: scene.core.places.change is None)
+    hear_again(other)
+    scene.world.sky.meta_slow = 1.0
+    scene.all_is_confirmed()
+    assert [fragment.first_entry_id for fragment in scene.world.nodes.metadata.fragments][1] == 3
+
+
+def test_fragment_start_after_pipeline() -> None:
+    """The new fragment began behind what was sent, while adds completed on the old set."""
+    scene = Scene(latency_ms=5.0)
+    scene.put(40)
+    scene.go_on(8.0)
+    confirmed = scene.confirmed
+    assert 0 <= confirmed < 39, "in the middle of it"
+    scene.kill(scene.named(2))
+    scene.all_is_confirmed()
+    first, last = scene.world.nodes.metadata.fragments
+    assert first.first_entry_id == 0
+    assert confirmed < last.first_entry_id <= 39
+    successor = scene.named(2)
+    assert sorted(successor.entries) == list(range(last.first_entry_id, 40))
+
+
+def test_double_ensemble_change() -> None:
+    """Two changes in a row: data went to some, metadata named others."""
+    scene = Scene(spares=3, latency_ms=3.0)
+    scene.put(10)
+    scene.all_is_confirmed()
+    scene.world.sky.meta_slow = 300.0
+    lost = [scene.named(0), scene.named(1)]
+    scene.kill(lost[0])
+    scene.put(10)
+    scene.until(lambda: scene.core.places.change is not None)
+    scene.kill(lost[1])
+    candidate = next(slot for slot in scene.core.slots if slot.state is State.NAMING)
+    scene.kill(scene.world.bookies[candidate.bookie_id])
+    scene.put(10)
+    scene.all_is_confirmed()
+    assert not {bookie.bookie_id for bookie in lost} & set(scene.ensemble)
+    assert candidate.bookie_id not in scene.ensemble
+    for place in range(3):
+        assert set(range(20, 30)) <= scene.named(place).entries.keys()
+
+
+def test_completion_revoked() -> None:
+    """An entry was complete, then one of those that counted was replaced."""
+    scene = Scene()
+    scene.named(2).is_deaf = True
+    scene.put(3)
+    scene.until(lambda: scene.confirmed == 2)
+    slow = scene.named(1)
+    slow.is_deaf = True
+    scene.put(3)
+    scene.go_on(20.0)
+    scene.kill(scene.named(0))
+    hear_again(slow)
+    scene.go_on(30.0)
+    scene.all_is_confirmed()
+    for entry_id in range(3, 6):
+        assert len(scene.world.oracle.holders(entry_id)) >= 2
+
+
+@pytest.mark.parametrize("birth", [False, True])
+def test_fence_forgotten(birth: bool) -> None:
+    """A bookie that held nothing loses its fence when it is killed, and takes adds again. Who comes
+    back to it looks at metadata first. One that holds the birth keeps its fence."""
+    scene = Scene(spares=0, birth=birth)
+    born = scene.confirmed
+    # The zombie sleeps through all of it.
+    scene.appender.frozen_until_ms = scene.world.now_ms + 5_000.0
+    recoverer = scene.recover()
+    scene.until(lambda: recoverer.is_done)
+    for place in range(3):
+        scene.kill(scene.named(place), again_after_ms=10.0)
+        assert scene.named(place).is_fenced == birth
+    scene.go_on(6_000.0)
+    if not scene.core.is_over:
+        scene.put(3)
+    scene.fenced()
+    assert scene.confirmed == born == scene.world.nodes.metadata.last_entry_id
+
+
+def test_bookie_reborn_same_address() -> None:
+    """Its disks are gone, its fence with them; under the same id it takes what it is given."""
+    scene = Scene(spares=0, birth=True)
+    scene.appender.frozen_until_ms = scene.world.now_ms + 5_000.0
+    recoverer = scene.recover()
+    scene.until(lambda: recoverer.is_done)
+    for place in range(3):
+        bookie = scene.named(place)
+        scene.kill(bookie, again_after_ms=10.0)
+        bookie.is_fenced = bookie.keeps_fence = False
+    scene.go_on(6_000.0)
+    if not scene.core.is_over:
+        scene.put(3)
+    scene.fenced()
+    assert scene.confirmed == 0
+
+
+def test_a_fence_during_a_change() -> None:
+    """Somebody recovers the ledger while a bookie is being replaced: one of both changes wins."""
+    for delay_ms in (0.0, 1.0, 2.0, 5.0, 10.0):
+        scene = Scene(birth=True)
+        scene.put(10)
+        scene.kill(scene.named(0))
+        scene.go_on(delay_ms)
+        recoverer = scene.recover()
+        scene.until(lambda recoverer=recoverer: recoverer.is_done)
+        scene.put(5)
+        scene.fenced()
+        metadata = scene.world.nodes.metadata
+        assert metadata.state is LedgerState.CLOSED
+        assert scene.confirmed <= metadata.last_entry_id
+
+
+def test_stuck_adds() -> None:
+    """After two changes some callbacks never came."""
+    scene = Scene(spares=3, latency_ms=3.0, window_entries=8)
+    scene.put(60)
+    scene.go_on(5.0)
+    scene.kill(scene.named(0))
+    scene.go_on(4.0)
+    scene.kill(scene.named(1), again_after_ms=50.0)
+    scene.go_on(4.0)
+    scene.named(2).is_deaf = True
+    scene.all_is_confirmed()
+    assert scene.confirmed == 59
+
+
+def test_close_after_failed_add() -> None:
+    """A close after an add that failed ended the ledger in the wrong place."""
+    scene = Scene(spares=0)
+    scene.put(4)
+    scene.all_is_confirmed()
+    for place in (0, 1):
+        scene.kill(scene.named(place))
+    scene.put(4)
+    scene.go_on(100.0)
+    assert 4 in scene.named(2).entries
+    scene.appender.close()
+    scene.until(lambda: scene.appender.closed is not None)
+    metadata = scene.world.nodes.metadata
+    assert (metadata.last_entry_id, metadata.length_bytes) == scene.appender.closed
+    assert metadata.last_entry_id == 3 == scene.confirmed
+
+
+def test_entry_zero_is_falsy() -> None:
+    scene = Scene(publishing=1.0)
+    scene.put(1)
+    scene.until(lambda: scene.core.last_published == 0)
+    scene.kill(scene.named(0))
+    scene.put(1)
+    scene.all_is_confirmed()
+    assert scene.world.nodes.metadata.fragments[-1].first_entry_id in (1, 2)
+    fresh = Scene()
+    fresh.kill(fresh.named(1))
+    fresh.put(1)
+    fresh.all_is_confirmed()
+    assert [each.first_entry_id for each in fresh.world.nodes.metadata.fragments] in ([0], [0, 1])
+
+
+def test_a_storm_of_refusals() -> None:
+    """Bookies that take two of three entries, at most: pressure, no loss, no hole."""
+    scene = Scene(busy=0.5, latency_ms=2.0)
+    for _ in range(5):
+        scene.put(60)
+        scene.go_on(100.0)
+    scene.all_is_confirmed()
+    assert len(scene.world.nodes.metadata.fragments) == 1, "nobody was replaced for being busy"
+    for place in range(3):
+        assert sorted(scene.named(place).entries) == list(range(300))
+
+
+def test_a_frozen_bookie_is_replaced_within_a_second() -> None:
+    scene = Scene(window_entries=4)
+    scene.put(1)
+    scene.all_is_confirmed()
+    scene.named(1).is_deaf = True
+    began_ms = scene.world.now_ms
+    scene.put(20)
+    scene.all_is_confirmed()
+    assert scene.world.now_ms - began_ms < 1_000.0
+
+
+def test_a_killed_bookie_stops_nobody() -> None:
+    scene = Scene(window_entries=4)
+    scene.put(1)
+    scene.all_is_confirmed()
+    scene.kill(scene.named(1))
+    began_ms = scene.world.now_ms
+    scene.put(20)
+    scene.until(lambda: scene.confirmed == 20)
+    assert scene.world.now_ms - began_ms < 100.0
+
+
+def test_a_frozen_appender_blames_nobody() -> None:
+    """A pause of the process is not the silence of its bookies."""
+    scene = Scene(window_entries=4)
+    scene.put(20)
+    scene.go_on(2.0)
+    scene.appender.frozen_until_ms = scene.world.now_ms + 30_000.0
+    scene.go_on(31_000.0)
+    scene.all_is_confirmed()
+    assert len(scene.world.nodes.metadata.fragments) == 1
+
+
+def test_what_was_published_stays_published() -> None:
+    """A reader that asks enough bookies sees it, also while one is being replaced: the oracle looks
+    at every change of metadata."""
+    scene = Scene(spares=3, publishing=1.0)
+    for round_number in range(4):
+        scene.put(5)
+        scene.until(lambda: scene.core.last_published == scene.core.outbox.end - 1)
+        scene.kill(scene.named(round_number % 3), again_after_ms=500.0)
+        scene.go_on(50.0)
+    scene.all_is_confirmed()
+    assert len(scene.world.nodes.metadata.fragments) > 2
