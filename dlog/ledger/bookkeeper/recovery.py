@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from dlog import trace
@@ -61,29 +62,33 @@ class LedgerRecovery:
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._read_timeout_ms = read_timeout_ms
-        self._running: dict[int, tuple[asyncio.Task[ClosedLedger], list[None]]] = {}
+        self._running: dict[int, _Running] = {}
 
     async def recover(self, ledger_id: int) -> ClosedLedger:
         """Fences, finds the end, closes; of a closed ledger, its end. `NotFound`; `AuthError`;
         `Unavailable` names who is missing; `Timeout` says what it waited for. After these the
         ledger is in recovery, and another try may be made at any time."""
-        task, waiting = self._running.get(ledger_id, (None, []))
-        if task is None:
-            task = asyncio.create_task(self._recover(ledger_id))
-            self._running[ledger_id] = task, waiting
-            task.add_done_callback(lambda _: self._running.pop(ledger_id))
-        waiting.append(None)
+        running = self._running.get(ledger_id)
+        while running is not None and running.waiting == 0:  # given up, and not gone yet
+            await asyncio.wait([running.task])
+            running = self._running.get(ledger_id)
+        if running is None:
+            running = _Running(asyncio.create_task(self._recover(ledger_id)))
+            self._running[ledger_id] = running
+            running.task.add_done_callback(lambda _: self._running.pop(ledger_id))
+        running.waiting += 1
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(running.task)
         except DlogError as error:
             raise error.again() from error.__cause__
         finally:
-            waiting.pop()
-            if not waiting:
-                task.cancel()
+            running.waiting -= 1
+            if running.waiting == 0:
+                running.task.cancel()
 
     async def close(self) -> None:
-        tasks = [task for task, _ in self._running.values()]
+        """Ends those that go on; the ledgers stay in recovery."""
+        tasks = [running.task for running in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -110,6 +115,12 @@ class LedgerRecovery:
                 ledger_id=ledger_id,
                 elapsed_ms=self._timeout_ms,
             ) from None
+
+
+@dataclass(slots=True)
+class _Running:
+    task: asyncio.Task[ClosedLedger]
+    waiting: int = 0  # with nobody left it ends
 
 
 class _Run:
@@ -145,7 +156,7 @@ class _Run:
                 return await tail.find_end()
             finally:
                 self.why = tail.why()
-                tail.end()
+                await tail.end()
         self.why = "for metadata"
         if isinstance(step, ReadLedger):
             read = nodes.read_fresh if step.fresh else nodes.read
@@ -189,32 +200,42 @@ class _Tail:
         trace.after("recovery.written_back")
         return found
 
-    def end(self) -> None:
+    async def end(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
         if not self._found.done():
             self._found.cancel()
-        for task in self._tasks:
-            task.cancel()
         for channel in self._channels.values():
             channel.end()
         self._channels.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- facts
 
     def tell(self, fact: Callable[[float], None]) -> None:
-        """A fact for the core, and whatever it wants done then. Called by tasks and links, so an
-        error goes to whoever waits for the end."""
+        """A fact for the core, and whatever it wants done then. Tasks, timers and links call this,
+        so an error goes to whoever waits for the end."""
         if self._found.done():
             return
         try:
             fact(self._clock.monotonic_s())
             self._perform()
-        except DlogError as error:
-            self._found.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - a defect ends the recovery, not the link
+            self._fail(error)
         else:
             if self._core.found is not None:
                 self._found.set_result(self._core.found)
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, DlogError):
+            broken = Broken(f"a recovery stopped: {error!r}", ledger_id=self._ledger_id)
+            broken.__cause__ = error
+            error = broken
+        if not self._found.done():
+            self._found.set_exception(error)
 
     def on_adds(self, bookie_id: str, answer: Answer, entry_ids: list[int]) -> None:
         self.tell(lambda now_s: self._core.on_adds(bookie_id, answer, entry_ids, now_s=now_s))
@@ -253,14 +274,9 @@ class _Tail:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or task.exception() is None or self._found.done():
-            return
-        error = task.exception()
-        if not isinstance(error, DlogError):
-            broken = Broken(f"a recovery stopped: {error!r}", ledger_id=self._ledger_id)
-            broken.__cause__ = error
-            error = broken
-        self._found.set_exception(error)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
 
     async def _ask(self, ask: Ask) -> None:
         point = "recovery.fenced" if ask.is_fence else "recovery.read"

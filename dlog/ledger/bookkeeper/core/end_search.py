@@ -34,7 +34,8 @@ from dlog.wire.ledger_metadata import Fragment, LedgerMetadata
 
 BATCH_FRAME_BYTES: Final = MIB
 _BATCH_ENTRIES = 1 << 14
-_SINGLES_FIRST, _SINGLES_MAX = 4, 128  # entries asked for ahead, one by one
+_SINGLES_FIRST, _SINGLES_MAX = 4, 128  # entries asked for ahead, one by one …
+_SINGLES_BYTES_MAX = 8 * MIB  # … and what they may come to, if they are as large as the last one
 # Reads are not worth more patience before somebody else is asked.
 HEDGE_S: Final = 0.2
 
@@ -136,7 +137,7 @@ class EndSearch:
     ) -> None:
         place = self._place_of[ask.bookie_id]
         self._places[place].asked.discard(ask.first_entry)
-        if self.is_over:
+        if self.is_over or (answer is not Answer.OK and ask.first_entry < self.position):
             return
         began = self.position
         if answer is Answer.OK:
@@ -147,7 +148,7 @@ class EndSearch:
             self._unknown.setdefault(ask.first_entry, {})[place] = answer
         if self.position > began:
             self._progressed_s = now_s
-            self._singles_ahead = min(2 * self._singles_ahead, _SINGLES_MAX)
+            self._widen()
             is_full = sum(map(len, entries)) >= BATCH_FRAME_BYTES // 2
             self._leader = place if ask.is_batch and is_full else None
             for entry_id in range(began, self.position):
@@ -179,6 +180,11 @@ class EndSearch:
             entry_id += 1
         each.next_single = entry_id
         return asks
+
+    def _widen(self) -> None:
+        entry_bytes = len(self._found[-1].payload) + 1
+        by_bytes = max(1, _SINGLES_BYTES_MAX // entry_bytes)
+        self._singles_ahead = min(2 * self._singles_ahead, _SINGLES_MAX, by_bytes)
 
     def _probes(self, entry_id: int) -> list[Ask]:
         asks = []

@@ -303,14 +303,28 @@ async def test_every_crash_point_is_passed_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("nth", range(0, 60, 3))
-async def test_cancelled_anywhere_and_run_again_it_comes_to_the_same_end(nth: int) -> None:
+async def test_given_up_anywhere_and_asked_again_it_comes_to_the_same_end(nth: int) -> None:
+    """Also while the first one is still on its way out: the two never meet on a link."""
     world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE)
     recoveries = world.recoveries()
     first = asyncio.create_task(recoveries.recover(LEDGER_ID))
     for _ in range(nth):
         await asyncio.sleep(0)
     first.cancel()
+    second = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    third = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    assert {await second, await third} == {ClosedLedger(3, bytes_to(3))}
     await asyncio.gather(first, return_exceptions=True)
-    assert await recoveries.recover(LEDGER_ID) == ClosedLedger(3, bytes_to(3))
-    await recoveries.close()
     assert all(link.sink is None for link in world.links_of.values())
+
+
+async def test_a_bug_in_hearing_adds_is_told_and_leaves_the_link_alone() -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE)
+    link = world.links_of["b"]
+    link.is_deaf_to_adds = world.links_of["c"].is_deaf_to_adds = True
+    task = asyncio.create_task(world.recoveries().recover(LEDGER_ID))
+    await until(lambda: link.sent > 0)
+    link.sink.on_adds(link, Answer.OK, [None])  # as no link does
+    link.sink.on_adds(link, "ok", [3])
+    with pytest.raises(Broken):
+        await task
