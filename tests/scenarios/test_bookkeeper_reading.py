@@ -20,7 +20,7 @@ from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v3_replies import Body
 from dlog.wire.ledger_metadata import LedgerState
 from tests.sim.reading_world import LEDGER, SimBookie, SimLink, World
-from tests.sim.virtual_loop import run_virtually
+from tests.sim.virtual_loop import pass_time, run_virtually
 
 AT_ONCE_S = 0.05
 LONG_MS = 60_000.0
@@ -75,7 +75,7 @@ def test_batch_read_hang() -> None:
         _, third_s = await timed(world, other.read(0, 9, bytes_max=ANY_BYTES))
         assert third_s < AT_ONCE_S
         assert world.asked["batch_read b0"] == 1
-        await asyncio.sleep(TROUBLED_S + 5)  # counted from when the silent request was given up
+        await pass_time(TROUBLED_S + 5)  # counted from when the silent request was given up
         hung.hangs = False
         third = world.reader()
         third._entries._first_place = 0
@@ -263,7 +263,7 @@ def test_a_batch_ends_with_its_fragment_and_with_what_is_readable() -> None:
         await world.change_ensemble(1, "b3")
         world.fill(10)
         world.add()  # never published
-        await asyncio.sleep(1)
+        await pass_time(1)
         reader = world.reader()
         assert len(await reader.read(0, 19, bytes_max=ANY_BYTES)) == 10
         assert len(await reader.read(10, 19, bytes_max=ANY_BYTES)) == 10
@@ -394,7 +394,7 @@ def test_entry_zero_is_falsy() -> None:
         reader = world.reader()
         assert await reader.last_readable() == -1
         waiting = asyncio.ensure_future(reader.wait_past(-1, LONG_MS))
-        await asyncio.sleep(2.5)
+        await pass_time(2.5)
         world.fill(1)
         published_s = world.loop.time()
         assert await waiting == 0
@@ -426,7 +426,7 @@ def test_the_bare_word_of_a_bookie_is_no_proof() -> None:
     async def scene(world: World) -> None:
         world.fill(5)
         world.add()
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         assert world.confirmed == 5
         numbers = struct.pack(">qqqq", LEDGER, 6, 1000, world.ledger_bytes + 3)
         poison = numbers + world.digest._sum(numbers, [b"bad"]) + b"bad"
@@ -440,7 +440,7 @@ def test_the_bare_word_of_a_bookie_is_no_proof() -> None:
         with pytest.raises(ConfigError):
             await reader.read(5, 5, bytes_max=1)
         waiting = asyncio.ensure_future(reader.wait_past(4, LONG_MS))
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
         world.publish()
         published_s = world.loop.time()
         assert await waiting == 5
@@ -471,7 +471,7 @@ def test_stale_metadata_would_hide_the_end() -> None:
         reader = world.reader()
         assert await reader.last_readable() == 2
         world.add()
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         await world.close()
         assert await reader.last_readable() == 3
         assert await reader.wait_past(2, 0) == 3
@@ -504,9 +504,9 @@ def test_news_is_heard_at_once_and_brings_its_entry() -> None:
         assert await reader.wait_past(1, LONG_MS) == 2
         for entry_id in range(3, 20):
             waiting = asyncio.ensure_future(reader.wait_past(entry_id - 1, LONG_MS))
-            await asyncio.sleep(0.7)
+            await pass_time(0.7)
             world.add()
-            await asyncio.sleep(AT_ONCE_S)
+            await pass_time(AT_ONCE_S)
             assert not waiting.done(), "confirmed and not published"
             world.publish()
             found, took_s = await timed(world, waiting)  # type: ignore[arg-type]
@@ -526,7 +526,7 @@ def test_one_shot_watches_are_not_wasted() -> None:
     async def scene(world: World) -> None:
         world.fill(3)
         world.add()
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         proof = world.digest.pack_lac(LEDGER, 3)
         world.word = 3
         ahead, behind = world.ensemble[0], world.ensemble[1:]
@@ -534,12 +534,12 @@ def test_one_shot_watches_are_not_wasted() -> None:
         reader = world.reader()
         assert await reader.wait_past(2, LONG_MS) == 3
         waiting = asyncio.ensure_future(reader.wait_past(3, LONG_MS))
-        await asyncio.sleep(0.3)
+        await pass_time(0.3)
         ahead.is_up = False  # only those that are behind can tell
         for bookie in behind:
             bookie.keep_lac(3, proof)
         world.add()
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         world.publish()
         _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
         assert took_s < AT_ONCE_S
@@ -554,15 +554,15 @@ def test_a_silent_bookie_delays_no_news() -> None:
         await reader.last_readable()
         for silent in ("b0", "b1", "b2"):
             waiting = asyncio.ensure_future(reader.wait_past(world.confirmed, LONG_MS))
-            await asyncio.sleep(0.1)
+            await pass_time(0.1)
             world.bookies[silent].hangs = True
             world.add()
-            await asyncio.sleep(AT_ONCE_S)
+            await pass_time(AT_ONCE_S)
             world.publish()
             _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
             assert took_s < AT_ONCE_S
             world.bookies[silent].hangs = False
-            await asyncio.sleep(3.0)  # its lost poll is given up
+            await pass_time(3.0)  # its lost poll is given up
 
     act(scene)
 
@@ -575,7 +575,7 @@ def test_a_fence_wakes_a_wait_although_no_watch_fired() -> None:
         world.weather.watch_lost = 1.0
         reader = world.reader()
         waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
         recovering = asyncio.ensure_future(world.recover(30.0))
         _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
         assert took_s < AT_ONCE_S
@@ -598,9 +598,9 @@ def test_a_wait_ends_with_the_ledger() -> None:
             asyncio.ensure_future(reader.wait_past(2, LONG_MS)),
             asyncio.ensure_future(other.wait_past(2, LONG_MS)),
         ]
-        await asyncio.sleep(3.0)
+        await pass_time(3.0)
         world.add()
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         await world.close()
         assert await asyncio.gather(*waits) == [3, 3]
         assert world.loop.time() < 3.2
@@ -618,7 +618,7 @@ def test_a_lost_watch_delays_the_end_and_does_not_lose_it() -> None:
         world.weather.watch_lost = 1.0
         reader = world.reader()
         waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
-        await asyncio.sleep(3.0)
+        await pass_time(3.0)
         await world.close()
         _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
         assert took_s <= LOOK_AGAIN_MS / 1000
@@ -631,7 +631,7 @@ def test_a_wait_ends_with_a_deletion() -> None:
         world.fill(3)
         reader = world.reader()
         waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
-        await asyncio.sleep(3.0)
+        await pass_time(3.0)
         await world.nodes.delete(LEDGER)
         found, took_s = await timed(world, waiting)  # type: ignore[arg-type]
         assert (found, took_s < AT_ONCE_S) == (-1, True)
@@ -648,12 +648,12 @@ def test_a_wait_follows_a_change_of_ensemble() -> None:
         world.fill(3)
         reader = world.reader()
         waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
-        await asyncio.sleep(0.2)
+        await pass_time(0.2)
         for place, spare in enumerate(("b3", "b4", "b5")):
             await world.change_ensemble(place, spare)
-        await asyncio.sleep(0.2)
+        await pass_time(0.2)
         world.add()
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         world.publish()
         found, took_s = await timed(world, waiting)  # type: ignore[arg-type]
         # New bookies know no ledger until the first entry comes, and are asked with pauses.
@@ -668,7 +668,7 @@ def test_polls_stand_while_somebody_waits_and_not_longer() -> None:
         reader = world.reader()
         assert await reader.wait_past(2, 5_000.0) == 2
         assert 15 <= world.asked["poll"] <= 21, "three bookies, a second each"
-        await asyncio.sleep(5.0)
+        await pass_time(5.0)
         assert world.asked["poll"] <= 21
 
     act(scene)
@@ -692,7 +692,7 @@ def test_a_wait_outlasts_a_time_without_bookies() -> None:
         for bookie in world.bookies.values():
             bookie.is_up = False
         waiting = asyncio.ensure_future(world.reader().wait_past(2, LONG_MS))
-        await asyncio.sleep(3.0)
+        await pass_time(3.0)
         for bookie in world.bookies.values():
             bookie.is_up = True
         world.fill(1)
@@ -726,7 +726,7 @@ def test_open_readers_go_on_without_the_metadata_store(hangs: bool) -> None:
         world.fill(3)
         reader = world.reader()
         waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
         world.nodes.away, world.nodes.hangs = True, hangs
         world.fill(1)
         assert await waiting == 3
@@ -736,7 +736,7 @@ def test_open_readers_go_on_without_the_metadata_store(hangs: bool) -> None:
         assert reader.answers_without_metadata >= 1
         for count in range(4, 30):
             waiting = asyncio.ensure_future(reader.wait_past(count - 1, LONG_MS))
-            await asyncio.sleep(1.0)
+            await pass_time(1.0)
             world.fill(1)
             found, took_s = await timed(world, waiting)  # type: ignore[arg-type]
             assert (found, took_s < AT_ONCE_S) == (count, True)
@@ -801,9 +801,9 @@ def test_the_watch_begins_again_when_metadata_is_back() -> None:
         world.fill(3)
         world.nodes.away = True
         waiting = asyncio.ensure_future(world.reader().wait_past(2, LONG_MS))
-        await asyncio.sleep(5.0)
+        await pass_time(5.0)
         world.nodes.away = False
-        await asyncio.sleep(2.0)
+        await pass_time(2.0)
         assert not waiting.done()
         await world.close()
         _, took_s = await timed(world, waiting)  # type: ignore[arg-type]
@@ -825,9 +825,9 @@ def test_reads_of_a_closed_ledger_do_not_ask_metadata_each() -> None:
         assert world.nodes.reads == 0
         await world.nodes.delete(LEDGER)
         await read_all(world, reader, 29)  # not noticed yet, and still true
-        await asyncio.sleep(LOOK_AGAIN_MS / 1000)
+        await pass_time(LOOK_AGAIN_MS / 1000)
         await read_all(world, reader, 29)
-        await asyncio.sleep(AT_ONCE_S)
+        await pass_time(AT_ONCE_S)
         with pytest.raises(NotFound):
             await reader.read(0, 29, bytes_max=ANY_BYTES)
         assert world.nodes.reads == 1
@@ -848,7 +848,7 @@ def test_a_closed_reader_leaves_nothing_behind() -> None:
                 asyncio.ensure_future(call)
                 for call in (reader.wait_past(2, LONG_MS), reader.last_readable())
             ]
-            await asyncio.sleep(begun_s)
+            await pass_time(begun_s)
             await reader.close()
             await reader.close()
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -866,14 +866,14 @@ def test_a_close_ends_a_wait_at_once() -> None:
         world.fill(3)
         reader = world.reader()
         waiting = asyncio.ensure_future(reader.wait_past(2, LONG_MS))
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
         assert not waiting.done()
         await reader.close()
         with pytest.raises(ReaderClosed):
             await waiting
         assert world.loop.time() < 0.6
         polls = world.asked["poll"]
-        await asyncio.sleep(3.0)
+        await pass_time(3.0)
         assert world.asked["poll"] == polls
 
     act(scene)
@@ -887,7 +887,7 @@ def test_a_read_in_flight_is_told_of_the_close() -> None:
         for bookie in world.bookies.values():
             bookie.hangs = True
         reading = asyncio.ensure_future(reader.read(0, 2, bytes_max=ANY_BYTES))
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         await reader.close()
         with pytest.raises(ReaderClosed):
             await reading

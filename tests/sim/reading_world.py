@@ -21,8 +21,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlog.errors import NotFound, Timeout, Unavailable
 from dlog.ledger.bookkeeper.core.changes import (
@@ -34,7 +35,9 @@ from dlog.ledger.bookkeeper.core.changes import (
 from dlog.ledger.bookkeeper.core.entry_read import BookieHabits
 from dlog.ledger.bookkeeper.core.quorum import write_set
 from dlog.ledger.bookkeeper.ledger_nodes import Change, StoredLedger
+from dlog.ledger.bookkeeper.links import AddSink
 from dlog.ledger.bookkeeper.reader import BookKeeperReader
+from dlog.ledger.store import Buffer
 from dlog.meta.store import Watch
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import DigestType, EntryDigest
@@ -43,7 +46,7 @@ from dlog.wire.bookie_v3 import BODY_FIELDS, Operation
 from dlog.wire.bookie_v3_replies import Body, ReadBody, ReadLacBody, Response
 from dlog.wire.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from dlog.wire.protobuf import BYTES, NUMBER, Fields, Message
-from tests.sim.virtual_loop import LoopClock
+from tests.sim.virtual_loop import LoopClock, pass_time
 
 LEDGER = 7
 _Reply = TypeVar("_Reply")
@@ -95,6 +98,8 @@ class SimBookie:
         self.rise(_HEAD_LAC.unpack_from(packet)[0])
 
     def keep_lac(self, lac: int, proof: bytes) -> None:
+        if not self.is_up:
+            return
         self.knows_ledger = True
         self.proof = proof
         self.rise(lac)
@@ -251,8 +256,8 @@ class World:
         self.word = max(self.word, self.confirmed)
         for place in write_set(self.metadata, entry_id):
             bookie = self.ensemble[place]
-            # type: ignore[misc]
-            self._send(bookie, lambda bookie=bookie: self._stored(bookie, entry_id, packet))
+
+            self._send(bookie, partial(self._stored, bookie, entry_id, packet))
         return entry_id
 
     def _stored(self, bookie: SimBookie, entry_id: int, packet: bytes) -> None:
@@ -280,8 +285,7 @@ class World:
         self.word = max(self.word, lac)
         proof = self.digest.pack_lac(LEDGER, lac)
         for bookie in self.ensemble:
-            # type: ignore[misc]
-            self._send(bookie, lambda bookie=bookie: bookie.is_up and bookie.keep_lac(lac, proof))
+            self._send(bookie, partial(bookie.keep_lac, lac, proof))
 
     def _send(self, bookie: SimBookie, act: Callable[[], object]) -> None:
         if self.weather.lag and self.random.random() < self.weather.lag:
@@ -313,11 +317,7 @@ class World:
                 bookie = self.bookies[spare]
                 packet = self.packet(entry_id, self.payloads[entry_id], first - 1)
                 self.word = max(self.word, first - 1)
-                self._send(
-                    bookie,
-                    # type: ignore[misc]
-                    lambda bookie=bookie, e=entry_id, p=packet: self._stored(bookie, e, p),
-                )
+                self._send(bookie, partial(self._stored, bookie, entry_id, packet))
 
     async def close(self) -> None:
         await self.nodes.change_now(
@@ -334,7 +334,7 @@ class World:
         await self.nodes.change_now(marked)
         for bookie in self.ensemble:
             bookie.fence()
-        await asyncio.sleep(pause_s)
+        await pass_time(pause_s)
         last = self.confirmed
         while any(last + 1 in bookie.packets for bookie in self.ensemble):
             last += 1
@@ -429,7 +429,7 @@ class SimLinks:
         return self._now(bookie_id)
 
     async def _connect(self, bookie_id: str) -> SimLink:
-        await asyncio.sleep(self.world.one_way_s())
+        await pass_time(self.world.one_way_s())
         if not self.world.bookies[bookie_id].is_up:
             raise Unavailable(f"bookie {bookie_id} refuses", missing=[bookie_id])
         self.connected.add(bookie_id)
@@ -457,10 +457,17 @@ class SimLink:
     def is_up(self) -> bool:
         return self.bookie.is_up
 
-    def attach(self, *_: Any) -> None:
-        raise NotImplementedError
+    def attach(self, ledger_id: int, sink: AddSink) -> None:
+        raise NotImplementedError("readers add nothing")
 
-    detach = send_adds = settle = attach
+    def detach(self, ledger_id: int) -> None:
+        raise NotImplementedError("readers add nothing")
+
+    def send_adds(self, ledger_id: int, frames: Buffer, *, entries: int, bytes: int) -> None:
+        raise NotImplementedError("readers add nothing")
+
+    def settle(self, ledger_id: int, *, entries: int, bytes: int) -> None:
+        raise NotImplementedError("readers add nothing")
 
     async def read(
         self, ledger_id: int, entry_id: int, *, timeout_ms: float, fence_key: bytes | None = None
@@ -501,7 +508,7 @@ class SimLink:
             return BatchReadReply(answer, ledger_id, first_entry, 0, [])
 
         if not self.bookie.batches:
-            await asyncio.sleep(self.world.one_way_s())
+            await pass_time(self.world.one_way_s())
             return none(Answer.DISCONNECTED)
         return await self._exchange(act, none, timeout_ms)
 
@@ -565,14 +572,14 @@ class SimLink:
         world = self.world
         begun_s = world.loop.time()
         to, back = world.one_way_s(), world.one_way_s()
-        await asyncio.sleep(to)
+        await pass_time(to)
         if not self.bookie.is_up or world.strikes("cut"):
             return none(Answer.DISCONNECTED)
         if self.bookie.hangs or world.strikes("lost"):
-            await asyncio.sleep(timeout_ms / 1000 - to)
+            await pass_time(timeout_ms / 1000 - to)
             return none(Answer.TIMED_OUT)
         reply = none(Answer.BUSY) if world.strikes("busy") else act()
-        await asyncio.sleep(back)
+        await pass_time(back)
         late = (world.loop.time() - begun_s) * 1000 > timeout_ms
         return none(Answer.TIMED_OUT) if late else reply
 
@@ -610,16 +617,16 @@ class SimNodes:
 
     async def read_fresh(self, ledger_id: int) -> StoredLedger:
         self.reads += 1
-        await asyncio.sleep(self.world.one_way_s() + self.delay_s)
+        await pass_time(self.world.one_way_s() + self.delay_s)
         if self.away or self.world.strikes("meta_away"):
             if self.hangs:
-                await asyncio.sleep(10.0)
+                await pass_time(10.0)
                 raise Timeout("the metadata store does not answer")
             raise Unavailable("the metadata store is away")
         stored = self.stored
         if self.is_deleted:
             raise NotFound(f"no ledger {ledger_id}", ledger_id=ledger_id)
-        await asyncio.sleep(self.world.one_way_s())
+        await pass_time(self.world.one_way_s())
         return stored
 
     read = read_fresh
@@ -675,7 +682,7 @@ class _SimWatch:
         return True
 
     async def __aenter__(self) -> Watch:
-        await asyncio.sleep(self._nodes.world.one_way_s())
+        await pass_time(self._nodes.world.one_way_s())
         if self._nodes.away:
             raise Unavailable("the metadata store is away")
         self._within = self._nodes.watching(self)

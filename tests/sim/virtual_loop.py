@@ -34,6 +34,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual_time.now_s
 
 
+async def pass_time(seconds: float) -> None:
+    """Let virtual time pass. Nobody really waits for it, so on any other loop it is refused."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "only virtual time passes at will"
+    passed = loop.create_future()
+    timer = loop.call_later(seconds, _settle, passed)
+    try:
+        await passed
+    finally:
+        timer.cancel()
+
+
+def _settle(passed: asyncio.Future[None]) -> None:
+    if not passed.done():
+        passed.set_result(None)
+
+
 class LoopClock:
     """The loop's time, as the clock that is handed around."""
 

@@ -16,7 +16,7 @@ from dlog.ledger.bookkeeper.core.tail_read import POLL_MS
 from dlog.ledger.bookkeeper.reader import BookKeeperReader
 from dlog.wire.bookie_digest import DigestType
 from tests.sim.reading_world import Weather, World
-from tests.sim.virtual_loop import run_virtually
+from tests.sim.virtual_loop import pass_time, run_virtually
 
 HISTORIES = 250
 CALL_ENDS_S = 45.0  # connect, ask, look at metadata, ask again: each with its own bound
@@ -110,7 +110,7 @@ async def live(seed: int, facts: Counter[str]) -> None:
     async def follow(follower: Follower) -> None:
         while not ending.is_set():
             await follower.act(draw.random(), draw.choice((0.0, 5.0, 300.0, 5_000.0)))
-            await asyncio.sleep(draw.choice((0.0, 0.0, 0.01, 1.0)))
+            await pass_time(draw.choice((0.0, 0.0, 0.01, 1.0)))
 
     following = [asyncio.ensure_future(follow(each)) for each in followers]
     await write(world, draw, facts)
@@ -151,7 +151,7 @@ async def write(world: World, draw: random.Random, facts: Counter[str]) -> None:
         elif chosen < 0.9:
             world.nodes.away = not world.nodes.away
             world.nodes.hangs = draw.random() < 0.5
-        await asyncio.sleep(draw.choice((0.0, 0.001, 0.01, 0.1, 3.0)))
+        await pass_time(draw.choice((0.0, 0.001, 0.01, 0.1, 3.0)))
     chosen = draw.random()
     if chosen < 0.25:
         facts["closed"] += 1
@@ -162,7 +162,7 @@ async def write(world: World, draw: random.Random, facts: Counter[str]) -> None:
     elif chosen < 0.6:
         facts["deleted"] += 1
         await world.nodes.delete(7)
-    await asyncio.sleep(draw.choice((0.0, 1.0, 20.0)))
+    await pass_time(draw.choice((0.0, 1.0, 20.0)))
 
 
 def heal(world: World) -> None:
@@ -182,7 +182,7 @@ def heal(world: World) -> None:
 
 async def catch_up(world: World, follower: Follower) -> None:
     """All that is visible by then, without any further fault."""
-    await asyncio.sleep(0.1)
+    await pass_time(0.1)
     while follower.readable < world.visible or follower.next_entry <= follower.readable:
         if follower.next_entry <= follower.readable:
             await follower.read(0.0)
@@ -227,18 +227,18 @@ async def wait_for_news(seed: int) -> float:
     async def write() -> None:
         for _ in range(40):
             world.add()
-            await asyncio.sleep(draw.choice((0.002, 0.02, 0.7)))
+            await pass_time(draw.choice((0.002, 0.02, 0.7)))
             world.publish()
-            await asyncio.sleep(draw.choice((0.0, 0.005, 0.5)))
-        await asyncio.sleep(10.0)  # for what lags behind
+            await pass_time(draw.choice((0.0, 0.005, 0.5)))
+        await pass_time(10.0)  # for what lags behind
         world.publish()
-        await asyncio.sleep(10.0)
+        await pass_time(10.0)
 
     async def monitor() -> None:
         while True:
             for entry_id in range(len(seen_at_s), world.visible + 1):
                 seen_at_s[entry_id] = world.loop.time()
-            await asyncio.sleep(0.005)
+            await pass_time(0.005)
 
     watching, writing = asyncio.ensure_future(monitor()), asyncio.ensure_future(write())
     known = -1
@@ -247,7 +247,7 @@ async def wait_for_news(seed: int) -> float:
         if found > known and known + 1 in seen_at_s:
             latest_s = max(latest_s, world.loop.time() - seen_at_s[known + 1])
         known = found
-        await asyncio.sleep(draw.choice((0.0, 0.01)))
+        await pass_time(draw.choice((0.0, 0.01)))
     await writing
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
