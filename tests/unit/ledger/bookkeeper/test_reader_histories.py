@@ -18,7 +18,7 @@ from dlog.wire.bookie_digest import DigestType
 from tests.sim.reading_world import Weather, World
 from tests.sim.virtual_loop import pass_time, run_virtually
 
-HISTORIES = 250
+HISTORIES = 150
 CALL_ENDS_S = 45.0  # connect, ask, look at metadata, ask again: each with its own bound
 HEALED_S = 60.0
 QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 3, 3), (3, 2, 2), (5, 3, 2), (4, 4, 3), (2, 2, 1), (1, 1, 1))
@@ -191,6 +191,7 @@ async def catch_up(world: World, follower: Follower) -> None:
             follower.judge(last, -1)
 
 
+@pytest.mark.timeout(240)
 def test_no_history_shows_what_was_not_published_or_ends_in_silence() -> None:
     facts: Counter[str] = Counter()
     for seed in range(HISTORIES):
@@ -225,7 +226,7 @@ async def wait_for_news(seed: int) -> float:
     seen_at_s: dict[int, float] = {}  # when an entry was visible at first
 
     async def write() -> None:
-        for _ in range(40):
+        for _ in range(25):
             world.add()
             await pass_time(draw.choice((0.002, 0.02, 0.7)))
             world.publish()
@@ -242,7 +243,7 @@ async def wait_for_news(seed: int) -> float:
 
     watching, writing = asyncio.ensure_future(monitor()), asyncio.ensure_future(write())
     known = -1
-    while known < 40:
+    while known < 25:
         found = await reader.wait_past(known, 60_000.0)
         if found > known and known + 1 in seen_at_s:
             latest_s = max(latest_s, world.loop.time() - seen_at_s[known + 1])
@@ -257,6 +258,6 @@ async def wait_for_news(seed: int) -> float:
     return latest_s
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_news_waits_longer_than_the_safety_net(seed: int) -> None:
     assert run_virtually(wait_for_news(seed)) <= POLL_MS / 1000 + 0.1
