@@ -64,16 +64,17 @@ class LedgerRecovery:
         self._read_timeout_ms = read_timeout_ms
         self._running: dict[int, _Running] = {}
 
-    async def recover(self, ledger_id: int) -> ClosedLedger:
-        """Fences, finds the end, closes; of a closed ledger, its end. `NotFound`; `AuthError`;
-        `Unavailable` names who is missing; `Timeout` says what it waited for. After these the
-        ledger is in recovery, and another try may be made at any time."""
+    async def recover(self, ledger_id: int, *, known: StoredLedger | None = None) -> ClosedLedger:
+        """Fences, finds the end, closes; of a closed ledger, its end. What is `known` of it is not
+        read again. `NotFound`; `AuthError`; `Unavailable` names who is missing; `Timeout` says what
+        it waited for. After these the ledger is in recovery, and another try may be made at any
+        time."""
         running = self._running.get(ledger_id)
         while running is not None and running.waiting == 0:  # given up, and not gone yet
             await asyncio.wait([running.task])
             running = self._running.get(ledger_id)
         if running is None:
-            running = _Running(asyncio.create_task(self._recover(ledger_id)))
+            running = _Running(asyncio.create_task(self._recover(ledger_id, known)))
             self._running[ledger_id] = running
             running.task.add_done_callback(lambda _: self._running.pop(ledger_id))
         running.waiting += 1
@@ -101,8 +102,8 @@ class LedgerRecovery:
             avoided=bookies.avoided(),
         )
 
-    async def _recover(self, ledger_id: int) -> ClosedLedger:
-        run = _Run(self, ledger_id)
+    async def _recover(self, ledger_id: int, known: StoredLedger | None) -> ClosedLedger:
+        run = _Run(self, ledger_id, known)
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
                 return await run.to_the_end()
@@ -126,10 +127,10 @@ class _Running:
 class _Run:
     """One recovery: the steps of the procedure, one after the other."""
 
-    def __init__(self, owner: LedgerRecovery, ledger_id: int) -> None:
+    def __init__(self, owner: LedgerRecovery, ledger_id: int, known: StoredLedger | None) -> None:
         self._owner = owner
         self._ledger_id = ledger_id
-        self._stored: StoredLedger | None = None
+        self._stored = known
         self.why = ""  # what it waited for when it was ended
 
     async def to_the_end(self) -> ClosedLedger:
@@ -159,6 +160,8 @@ class _Run:
                 await tail.end()
         self.why = "for metadata"
         if isinstance(step, ReadLedger):
+            if self._stored is not None:
+                return self._stored.metadata
             read = nodes.read_fresh if step.fresh else nodes.read
             self._stored = await read(self._ledger_id)
         else:

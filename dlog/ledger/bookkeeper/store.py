@@ -209,7 +209,7 @@ class BookKeeperLedgerStore:
             return end
         self._digest_of(stored)
         try:
-            return await self._recovery.recover(ledger_id)
+            return await self._recovery.recover(ledger_id, known=stored)
         except asyncio.CancelledError:
             # The store was closed under it, and nobody cancelled us?
             task = asyncio.current_task()

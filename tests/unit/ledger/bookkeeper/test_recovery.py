@@ -11,7 +11,7 @@ from dlog.ledger.bookkeeper.core.recovery import ChangeLedger, FindEnd, ReadLedg
 from dlog.ledger.bookkeeper.core.recovery_requests import LetGo, Settle
 from dlog.ledger.bookkeeper.core.tail_recovery import FoundEnd
 from dlog.ledger.store import ClosedLedger
-from dlog.limits import RECOVERY_WINDOW_BYTES
+from dlog.limits import ADD_RUN_ENTRIES_MAX, RECOVERY_WINDOW_BYTES, RECOVERY_WINDOW_ENTRIES
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import DigestType, EntryDigest
 from dlog.wire.bookie_v2 import Flag
@@ -273,7 +273,40 @@ def test_a_lost_connection_is_asked_again_and_singly() -> None:
     (single,) = [ask for ask in played.asked if (ask.bookie_id, ask.first_entry) == ("a", 0)]
     assert not single.is_batch
     played.read("a", 0, packet(0))
-    assert ("a", 1) in played.asks()
+    assert [
+        ask.is_batch for ask in played.asked if ask.bookie_id == "a" and ask.first_entry == 1
+    ] == [False]
+
+
+def test_a_question_that_others_have_answered_is_not_put_again() -> None:
+    played = fenced(NONE, NONE)
+    played.read("a", 0, Answer.DISCONNECTED)
+    played.read("b", 0, packets(0, 3))
+    played.later(0.05)
+    assert ("a", 0) not in played.asks()
+    assert ("a", 4) in played.asks()
+
+
+def test_nobody_is_asked_twice_at_a_time() -> None:
+    played = fenced(NONE, NONE)
+    played.read("a", 0, packets(0, 1))
+    played.read("a", 2, packets(2, 2))
+    assert [first for bookie, first in played.asks() if bookie == "b"] == [0]
+
+
+def test_a_leader_that_fails_is_not_waited_for() -> None:
+    played = fenced(NONE, NONE)
+    played.read("a", 0, [big(0, 300_000), big(1, 300_000)])
+    played.read("b", 0, NONE)
+    played.read("a", 2, Answer.IO_FAILED)
+    assert ("b", 2) in played.asks()
+
+
+@pytest.mark.parametrize("answer", [Answer.CLIENT_CLOSED, Answer.ILLEGAL])
+def test_the_end_of_the_client_is_the_end_of_the_recovery(answer: Answer) -> None:
+    played = fenced(NONE, NONE)
+    with pytest.raises(Unavailable):
+        played.read("a", 0, answer)
 
 
 def test_a_striped_ledger_is_read_entry_by_entry() -> None:
@@ -293,7 +326,34 @@ def test_a_striped_ledger_is_read_entry_by_entry() -> None:
     assert played.end().evidence == (2, ("a",), 1)
 
 
+def test_what_an_entry_behind_confirms_contradicts_a_denial() -> None:
+    """Entry 3 says that 1 was confirmed; with W = A = 2 one denial would end the ledger there."""
+    played = fenced(NONE, NONE, stored=metadata((0, ABC), write=2, ack=2))
+    played.read("a", 3, packet(3, 1))
+    played.read("a", 0, packet(0))
+    played.read("b", 1, NONE)
+    assert played.found() is None
+    played.read("c", 1, packet(1))
+    assert [entry for entry, _ in played.written("b")] == [0, 1]
+
+
+def test_large_entries_of_a_striped_ledger_are_asked_for_a_few_at_a_time() -> None:
+    played = fenced(NONE, NONE, stored=metadata((0, ABC), write=2, ack=2))
+    for entry_id in range(5):
+        bookie = "abc"[entry_id % 3]
+        played.read(bookie, entry_id, [big(entry_id, 4_000_000)])
+    assert max(first for _, first in played.asks()) < 5 + 3
+
+
 # --- sizing
+
+
+def test_the_size_of_a_ledger_that_ends_with_entry_0() -> None:
+    played = fenced(NONE, NONE, stored=metadata((0, ABC), (1, ("a", "b", "d"))))
+    played.read("a", 1, NONE)
+    played.read("b", 1, NONE)
+    played.read("a", 0, packet(0))
+    assert (played.end().last_entry, played.end().bytes) == (0, bytes_to(0))
 
 
 def test_the_size_comes_from_the_last_confirmed_entry_if_nothing_was_found() -> None:
@@ -473,6 +533,91 @@ def test_a_bookie_that_refuses_is_let_go_and_speaks_for_itself_alone(answer: Ans
     played.acks("c", 0, answer=answer)
     assert LetGo("c") in played.other
     assert played.written("d") == [(0, -1)]
+
+
+def test_a_bookie_that_takes_something_now_and_then_is_not_given_up() -> None:
+    played = fenced(packet(1, -1), NONE)
+    played.read("a", 0, packets(0, 1))
+    for _ in range(20):
+        played.acks("c", 0, answer=Answer.BUSY)
+        played.later(0.5)
+        played.acks("c", 1)
+        played.acks("a", 1)
+        played.acks("b", 1)
+    assert LetGo("c") not in played.other
+
+
+def test_a_busy_bookie_is_asked_less_and_less_often_and_for_what_it_refused() -> None:
+    played = fenced(packet(1, -1), NONE)
+    played.read("a", 0, packets(0, 1))
+    began = len(played.added)
+    for _ in range(40):
+        played.acks("c", 0, answer=Answer.BUSY)
+        played.acks("a", 1)
+        played.acks("b", 1)
+        played.later(0.1)
+    assert 4 < len(played.added) - began < 10
+    played.acks("c", 0)
+    played.later(2.0)
+    sent = len(played.added)
+    played.later(2.0)
+    assert len(played.added) == sent, "it has taken what it refused"
+
+
+def test_a_silent_bookie_that_nothing_waits_for_is_left_alone() -> None:
+    played = fenced(packet(0), NONE, choose=lambda ensemble, failed: "d")
+    played.read("a", 0, [packet(0)])
+    played.acks("a", 0)
+    played.acks("b", 0)
+    played.later(1.0)
+    assert played.written("d") == []
+
+
+def test_a_lost_bookie_that_has_nothing_to_get_is_not_replaced() -> None:
+    stored = metadata((0, ("a", "b", "c", "d")), write=2, ack=2)
+    played = Played(stored, lambda ensemble, failed: "e")
+    for bookie in "abc":
+        played.fence(bookie, NONE)
+    played.read("a", 0, packet(0))
+    assert [add.bookie_id for add in played.added] == ["a", "b"]
+    played.down("c")
+    assert played.written("e") == []
+
+
+def test_what_a_recovery_has_not_written_is_bounded_in_entries() -> None:
+    played = fenced(NONE, NONE)
+    entry_id = 0
+    while ("a", entry_id) in played.asks():
+        played.read("a", entry_id, packets(entry_id, entry_id + 999))
+        entry_id += 1_000
+    assert RECOVERY_WINDOW_ENTRIES <= entry_id < 2 * RECOVERY_WINDOW_ENTRIES
+
+
+def test_a_bookie_has_a_bounded_number_to_answer_and_is_let_go_when_it_falls_behind() -> None:
+    played = fenced(NONE, NONE, choose=lambda ensemble, failed: "d")
+    played.read("a", 0, packets(0, 9_999))
+    sent = {bookie: len(played.written(bookie)) for bookie in "abc"}
+    for count in sent.values():
+        assert RECOVERY_WINDOW_ENTRIES <= count < RECOVERY_WINDOW_ENTRIES + ADD_RUN_ENTRIES_MAX
+    for first_entry in range(0, 9_000, 1_000):
+        for bookie in "ab":
+            played.acks(bookie, *range(first_entry, first_entry + 1_000))
+    assert len(played.written("a")) == 10_000
+    assert LetGo("c") not in played.other
+    played.acks("c", *range(100))
+    assert LetGo("c") in played.other, "what it lacks was written without it"
+    assert len(played.written("c")) == sent["c"]
+
+
+def test_a_bookie_has_a_bounded_number_of_bytes_to_answer() -> None:
+    played = fenced(NONE, NONE)
+    for entry_id in range(40):
+        played.read("a", entry_id, [big(entry_id, 1_000_000)])
+        played.acks("a", entry_id)
+        played.acks("b", entry_id)
+    sent_bytes = sum(len(add.frames) for add in played.added if add.bookie_id == "c")
+    assert RECOVERY_WINDOW_BYTES <= sent_bytes < RECOVERY_WINDOW_BYTES + 3_000_000
+    assert LetGo("c") in played.other
 
 
 def test_everything_sent_is_settled_as_it_is_answered() -> None:

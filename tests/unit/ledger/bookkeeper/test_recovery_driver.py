@@ -39,8 +39,9 @@ class FakeLink:
         self.sink: Any = None
         self.fence_keys: list[bytes | None] = []
         self.attached = 0
-        self.unsettled = 0
+        self.settled: list[tuple[int, int]] = []
         self.sent = 0
+        self.sent_bytes = 0
         self.says: Callable[[int], Answer | None] = lambda first_entry: None
         self.is_silent = False
         self.is_deaf_to_adds = False
@@ -52,7 +53,6 @@ class FakeLink:
 
     def detach(self, ledger_id: int) -> None:
         self.sink = None
-        self.unsettled = 0
 
     def send_adds(self, ledger_id: int, frames: bytes, *, entries: int, bytes: int) -> None:
         assert self.sink is not None
@@ -60,8 +60,8 @@ class FakeLink:
         adds = split(frames)
         assert len(adds) == entries
         assert len(frames) == bytes
-        self.unsettled += entries
         self.sent += entries
+        self.sent_bytes += bytes
         if self.is_deaf_to_adds:
             return
         for flags, entry in adds:
@@ -72,7 +72,7 @@ class FakeLink:
         asyncio.get_running_loop().call_soon(lambda: sink.on_adds(self, Answer.OK, entry_ids))
 
     def settle(self, ledger_id: int, *, entries: int, bytes: int) -> None:
-        self.unsettled -= entries
+        self.settled.append((entries, bytes))
 
     async def _answer(self, first_entry: int, count_max: int, key: bytes | None) -> Any:
         self.fence_keys.append(key)
@@ -177,8 +177,22 @@ async def test_it_fences_with_every_read_and_leaves_nothing_behind() -> None:
     for link in world.links_of.values():
         assert len(link.fence_keys) >= 2
         assert set(link.fence_keys) == {KEY}, "also of reads that look for the end (2614)"
-        assert (link.sink, link.unsettled) == (None, 0)
+        assert link.sink is None
+    settled = [link for link in world.links_of.values() if link.settled]
+    assert len(settled) >= 2
+    assert all(link.settled == [(link.sent, link.sent_bytes)] for link in settled)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_is_known_is_not_read_and_may_be_stale() -> None:
+    """The changes decide, not what somebody read."""
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    world.error = NotFound("it must not be read")
+    recoveries, known = world.recoveries(), world.stored
+    end = await recoveries.recover(LEDGER_ID, known=known)
+    assert end == ClosedLedger(2, bytes_to(2))
+    assert await recoveries.recover(LEDGER_ID, known=known) == end
+    assert world.changes == 2
 
 
 async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
@@ -212,8 +226,7 @@ async def test_nobody_waits_and_it_ends() -> None:
     only.cancel()
     with pytest.raises(asyncio.CancelledError):
         await only
-    await recoveries.close()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
     for link in world.links_of.values():
         link.is_silent = False
     assert await recoveries.recover(LEDGER_ID) == ClosedLedger(2, bytes_to(2))
@@ -277,6 +290,41 @@ async def test_a_link_that_goes_down_is_replaced() -> None:
     assert await task == ClosedLedger(3, bytes_to(3))
     assert world.stored.metadata.fragments[-1].ensemble == ("a", "b", "d")
     assert sorted(world.links_of["d"].entries) == [3]
+
+
+async def test_a_bookie_that_cannot_be_connected_is_replaced() -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE, d=[])
+    world.links_of["b"].is_deaf_to_adds = True
+    world.down = {"c"}
+    assert await world.recoveries().recover(LEDGER_ID) == ClosedLedger(3, bytes_to(3))
+    assert world.stored.metadata.fragments[-1].ensemble == ("a", "b", "d")
+
+
+async def test_a_bookie_that_is_let_go_is_detached_at_once() -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE, d=[])
+    for name in "bcd":
+        world.links_of[name].is_deaf_to_adds = True
+    task = asyncio.create_task(world.recoveries().recover(LEDGER_ID))
+    refusing, other = world.links_of["c"], world.links_of["d"]
+    await until(lambda: refusing.sent > 0)
+    refusing.sink.on_adds(refusing, Answer.IO_FAILED, [3])
+    assert refusing.sink is None
+    await until(lambda: other.sent > 0)
+    other.sink.on_adds(other, Answer.OK, [3])
+    assert await task == ClosedLedger(3, bytes_to(3))
+
+
+async def test_closing_ends_what_goes_on() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    for link in world.links_of.values():
+        link.is_silent = True
+    recoveries = world.recoveries()
+    only = asyncio.create_task(recoveries.recover(LEDGER_ID))
+    await until(lambda: bool(world.links_of["a"].fence_keys))
+    await recoveries.close()
+    with pytest.raises(asyncio.CancelledError):
+        await only
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_bug_is_told_and_not_waited_for() -> None:
