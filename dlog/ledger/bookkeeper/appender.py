@@ -8,7 +8,11 @@
 Entries are sent once per turn of the loop, to each bookie from where it stands; bookies that stand
 at the same place share one copy. Facts go to the core as they come, and what it wants done is done
 right after: connections, looks at metadata and changes of it are tasks, each of which ends in one
-fact. Whatever was under way ends with the handle.
+fact.
+
+A close decides the end in metadata and returns. Bookies that lag are sent what is confirmed for a
+little while after that: a ledger is not left with fewer copies because it was closed in a hurry.
+Whatever else was under way ends with the handle.
 """
 
 from __future__ import annotations
@@ -100,6 +104,8 @@ class BookKeeperAppender:
         self._closing: asyncio.Task[ClosedLedger] | None = None
         self._closed: ClosedLedger | None = None
         self._abandoned = False
+        self._is_ended = False
+        self._delivers_until_s = 0.0  # to bookies that lag, after the close
         self._tasks: set[asyncio.Task[None]] = set()
         self._pump_handle: asyncio.Handle | None = None
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -178,7 +184,7 @@ class BookKeeperAppender:
         self._stop()
         if self._closing is not None:
             self._closing.cancel()
-        self._let_go()
+        self._end()
 
     async def wait_ended(self) -> None:
         """Until nothing of it runs any more. Only after it was closed or abandoned."""
@@ -242,8 +248,6 @@ class BookKeeperAppender:
             self._pump_handle.cancel()
             self._pump_handle = None
         core = self.core
-        if core.is_over:
-            return
         self._keep_time()
         # What one bookie is sent is what the next one is sent, nearly always.
         joined: dict[tuple[int, int], bytes] = {}
@@ -265,7 +269,7 @@ class BookKeeperAppender:
                 link.send_adds(self.ledger_id, frames, entries=len(run), bytes=len(frames))
 
     def _pump_soon(self) -> None:
-        if self._pump_handle is None and not self.core.is_over:
+        if self._pump_handle is None and not self._is_ended:
             self._pump_handle = self._loop.call_soon(self._pump)
 
     # --- Facts
@@ -307,6 +311,9 @@ class BookKeeperAppender:
             self._listener.on_published(self.ledger_id, core.last_published)
         if self._birth is not None and not self._birth.done() and core.is_born:
             self._birth.set_result(None)
+        if self._closed is not None and core.is_delivered:
+            self._end()
+            return
         if core.failure is not None:
             self._tell_failure(core.failure)
             return
@@ -315,7 +322,8 @@ class BookKeeperAppender:
             self._pump_soon()
 
     def _tell_failure(self, failure: DlogError) -> None:
-        self._cancel_all()
+        self._cancel_tasks()
+        self._cancel_handles()
         if self._birth is not None and not self._birth.done():
             self._birth.set_exception(failure.again())
         if self._listener is not None and not self._told_failure:
@@ -452,7 +460,9 @@ class BookKeeperAppender:
         now_s = self._clock.monotonic_s()
         elapsed_ms, self._ticked_at_s = (now_s - self._ticked_at_s) * 1000, now_s
         self._tell(self.core.on_tick, elapsed_ms)
-        if not self.core.is_over:
+        if self._closed is not None and now_s >= self._delivers_until_s:
+            self._end()
+        elif not self._is_ended and self.core.failure is None:
             self._schedule_tick()
 
     # --- The end
@@ -472,16 +482,17 @@ class BookKeeperAppender:
         try:
             await self._nodes.change(self._known, close)
         except NotFound as error:
-            self._let_go()
+            self._end()
             raise Fenced(
                 f"ledger {self.ledger_id} was deleted", ledger_id=self.ledger_id
             ) from error
         except Fenced:
-            self._let_go()
+            self._end()
             raise
         trace.after("bookie.closed")
         self._closed = closed
-        self._let_go()
+        self._delivers_until_s = self._clock.monotonic_s() + self._options.add_timeout_ms / 1000
+        self._after_fact()
         return closed
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -501,21 +512,29 @@ class BookKeeperAppender:
     def _stop(self) -> None:
         self.core.stop()
         self._perform()
-        self._cancel_all()
+        self._cancel_tasks()
+        self._schedule_tick()
         if self._birth is not None and not self._birth.done():
             self._birth.set_exception(self._closed_error("closed"))
 
-    def _cancel_all(self) -> None:
-        for handle in (self._pump_handle, self._tick_handle):
-            if handle is not None:
-                handle.cancel()
-        self._pump_handle = self._tick_handle = None
+    def _cancel_tasks(self) -> None:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    def _let_go(self) -> None:
-        """Nobody hears of it any more, and the store need not know it."""
+    def _end(self) -> None:
+        """Nothing of it runs any more, nobody hears of it, and the store need not know it."""
+        self._is_ended = True
         self._listener = None
+        self.core.end()
+        self._perform()
+        self._cancel_tasks()
+        self._cancel_handles()
         on_let_go, self._on_let_go = self._on_let_go, lambda appender: None
         on_let_go(self)
+
+    def _cancel_handles(self) -> None:
+        for handle in (self._pump_handle, self._tick_handle):
+            if handle is not None:
+                handle.cancel()
+        self._pump_handle = self._tick_handle = None

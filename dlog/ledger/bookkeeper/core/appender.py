@@ -154,17 +154,35 @@ class AppenderCore:
         self.places.fail(error)
 
     def stop(self) -> None:
-        """Nothing more is sent or confirmed."""
+        """Nothing more is confirmed or published, and nobody replaced. Bookies that lag are still
+        sent what is confirmed, until `end`."""
         if not self.is_over:
             self.standing.is_stopped = True
-            self.places.end()
+            self.tick_ms = TICK_MS
+            self.places.stop()
+
+    @property
+    def is_delivered(self) -> bool:
+        """Every bookie that is left has all that is confirmed."""
+        last_confirmed = self.standing.last_confirmed
+        return all(
+            slot.acked_to >= last_confirmed for slot in self.slots if slot.state is State.LIVE
+        )
+
+    def end(self) -> None:
+        """Nothing more is sent, either."""
+        self.stop()
+        self.places.end()
 
     # --- Sending
 
     def send_end(self) -> int:
         """Up to where entries may be sent: the window begins behind the slowest bookie."""
         options = self._options
-        return self.outbox.window_end(options.window_bytes, options.window_entries)
+        end = self.outbox.window_end(options.window_bytes, options.window_entries)
+        if self.standing.is_stopped:
+            return min(end, self.standing.last_confirmed + 1)
+        return end
 
     def has_to_send(self) -> bool:
         end, now_ms = self.send_end(), self.standing.now_ms
@@ -172,7 +190,7 @@ class AppenderCore:
 
     def take_run(self, slot: Slot) -> Sequence[int] | None:
         """The entries that this bookie is sent next, in one piece; ask again while it has room."""
-        if self.is_over:
+        if self.failure is not None:
             return None
         return slot.take_run(self.outbox, self.send_end(), self.standing.now_ms)
 
@@ -189,13 +207,13 @@ class AppenderCore:
 
     def on_down(self, link: DataLink, answer: Answer) -> None:
         slot = self.places.slot_of(link)
-        if slot is not None and not self.is_over:
+        if slot is not None and self.failure is None:
             self._react(slot, answer)
 
     def on_adds(self, link: DataLink, answer: Answer, entry_ids: list[int]) -> tuple[int, int]:
         """One answer to a run of adds. How many entries and frame bytes that settles."""
         slot = self.places.slot_of(link)
-        if slot is None or slot.state is not State.LIVE or self.is_over:
+        if slot is None or slot.state is not State.LIVE or self.failure is not None:
             return 0, 0
         if answer is Answer.OK:
             before = slot.acked_to
@@ -215,7 +233,9 @@ class AppenderCore:
         return 0, 0
 
     def _react(self, slot: Slot, answer: Answer) -> None:
-        if reaction(Call.ADD, answer) is Reaction.STOP:
+        if self.standing.is_stopped:
+            self.places.leave(slot)
+        elif reaction(Call.ADD, answer) is Reaction.STOP:
             self.places.fail(self._fatal(slot, answer))
         else:
             self._lose(slot)
@@ -229,6 +249,8 @@ class AppenderCore:
     def _count(self) -> None:
         """Confirm and publish what enough bookies hold, and let go of what nobody needs."""
         standing, quorum = self.standing, self._ack_quorum
+        if standing.is_stopped:
+            return
         counting = [slot for slot in self.slots if slot.counts]
         needed = len(self.slots) if self._birth_pending else quorum
         if len(counting) >= needed:
@@ -319,10 +341,12 @@ class AppenderCore:
     # --- Time
 
     def on_tick(self, elapsed_ms: float) -> None:
-        if self.is_over:
+        if self.failure is not None:
             return
         step_ms = min(elapsed_ms, 2 * self.tick_ms)
         self.standing.now_ms += step_ms
+        if self.standing.is_stopped:
+            return
         self._quiet_ms += step_ms
         self._look_age_ms += step_ms
         self._age(step_ms)

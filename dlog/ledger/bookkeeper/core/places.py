@@ -87,12 +87,23 @@ class Places:
     def fail(self, error: DlogError) -> None:
         if not self._standing.is_over:
             self._standing.failure = error
-            self.end()
+        self.end()
 
     def end(self) -> None:
         """Let go of all links, and ask for nothing more."""
         for slot in self.slots:
-            self._let_go_of(slot)
+            self.leave(slot)
+        self.stop()
+
+    def leave(self, slot: Slot) -> None:
+        self._let_go_of(slot)
+        slot.state = State.VACANT
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        for slot in self.slots:
+            if slot.state is not State.LIVE:
+                self.leave(slot)
         effects = self._standing.effects
         effects[:] = [effect for effect in effects if isinstance(effect, LetGo)]
 

@@ -280,6 +280,7 @@ async def test_two_closes_are_one(nodes: LedgerNodes, meta: Meddling) -> None:
     assert closes == [ClosedLedger(0, 5)] * 3
     assert await made.appender.close() == ClosedLedger(0, 5)
     assert meta.count_of("put") == puts + 1
+    await until(lambda: made.let_go)
     assert made.let_go == [made.appender]
     with pytest.raises(WriterClosed):
         made.appender.submit([b"late"])
@@ -328,6 +329,42 @@ async def test_a_close_after_a_failed_add_ends_at_what_was_confirmed(nodes: Ledg
     made.appender.submit([b"it is on one bookie"])
     await made.heard.until_failed()
     assert await made.appender.close() == ClosedLedger(0, 5)
+
+
+async def test_a_close_waits_for_no_laggard_and_leaves_none_without(nodes: LedgerNodes) -> None:
+    made = await whole(nodes)
+    await made.appender.birth([b"birth"])
+    slow = made.link(2)
+    slow.has_room = False
+    made.appender.submit([b"1"])
+    await made.confirmed(1)
+    assert await made.appender.close() == ClosedLedger(1, 6)
+    assert not made.let_go
+    slow.has_room = True
+    made.appender.on_room(slow)
+    await until(lambda: made.let_go)
+    assert slow.bookie.entries == [0, 1]
+    assert not slow.sinks
+
+
+async def test_a_laggard_is_not_served_for_ever(nodes: LedgerNodes) -> None:
+    made = await whole(nodes, add_timeout_ms=50)
+    await made.appender.birth([b"birth"])
+    made.bookie(2).is_silent = True
+    made.appender.submit([b"1"])
+    await made.confirmed(1)
+    await made.appender.close()
+    await until(lambda: made.let_go)
+    await made.appender.wait_ended()
+
+
+async def test_a_close_after_a_failure_lets_go(nodes: LedgerNodes) -> None:
+    made = await whole(nodes)
+    await made.appender.birth([b"birth"])
+    made.link(0).sinks[made.appender.ledger_id].on_adds(made.link(0), Answer.FENCED, [1])
+    await made.heard.until_failed()
+    assert await made.appender.close() == ClosedLedger(0, 5)
+    assert made.let_go == [made.appender]
 
 
 async def test_a_deleted_ledger_is_fenced(nodes: LedgerNodes) -> None:

@@ -328,6 +328,43 @@ def test_after_a_stop_nothing_is_confirmed_or_sent() -> None:
     assert (bench.confirmed, bench.pump()) == (-1, {})
 
 
+def test_a_stopped_appender_delivers_what_is_confirmed_and_no_more() -> None:
+    bench = Bench()
+    bench.put(10)
+    for bookie in ("a", "b"):
+        slot = bench.slot(bookie)
+        assert bench.core.take_run(slot) == range(10)
+        bench.ack(bookie, *range(8))
+    assert bench.confirmed == 7
+    bench.core.stop()
+    assert not bench.core.is_delivered
+    assert bench.pump() == {"c": [0, 1, 2, 3, 4, 5, 6, 7]}
+    bench.say("c", Answer.BUSY, 7)
+    assert bench.ack("c", *range(7))[0] == 7
+    bench.ticks(100)
+    assert bench.pump() == {"c": [7]}
+    bench.ack("a", 8, 9)
+    bench.ack("b", 8, 9)
+    assert (bench.confirmed, bench.core.last_published) == (7, -1)
+    assert not bench.core.is_delivered
+    bench.ack("c", 7)
+    assert bench.core.is_delivered
+
+
+@pytest.mark.parametrize("answer", [Answer.FENCED, Answer.READ_ONLY, Answer.DISCONNECTED])
+def test_a_stopped_appender_waits_for_nobody_who_is_lost(answer: Answer) -> None:
+    bench = Bench()
+    bench.put()
+    bench.pump()
+    bench.ack("a", 0)
+    bench.ack("b", 0)
+    bench.core.stop()
+    bench.say("c", answer, 0)
+    assert bench.core.is_delivered
+    assert bench.core.failure is None
+    assert [type(effect) for effect in bench.effects()] == [LetGo]
+
+
 # --- Laggards
 
 
@@ -405,6 +442,8 @@ def test_an_answer_that_never_comes_is_not_waited_for() -> None:
 def test_a_laggard_that_is_needed_is_kept_while_nobody_can_replace_it() -> None:
     bench = Bench(ack_quorum=3, spares=())
     busy(bench, "c")
+    bench.ack_to("a", 5)
+    bench.ack_to("b", 5)
     bench.ticks(4_975)
     assert bench.slot("c").state is State.LIVE
     bench.ack("c", 0, 1, 2)
@@ -841,6 +880,16 @@ def test_entries_publish_those_before_them_for_nothing() -> None:
     assert {each.last_entry for each in bench.effects(WriteLac)} == {1}
 
 
+def test_who_learnt_it_from_an_entry_is_not_told() -> None:
+    bench = Bench(ack_quorum=3)
+    confirmed_entry(bench)
+    bench.put()
+    bench.pump()
+    bench.ack("b", 1)
+    bench.core.publish()
+    assert [each.slot.bookie_id for each in bench.effects(WriteLac)] == ["a", "c"]
+
+
 def test_one_lac_at_a_time_and_then_the_latest() -> None:
     bench = Bench()
     confirmed_entry(bench)
@@ -931,6 +980,19 @@ def test_it_gives_up_when_nothing_moves_and_names_who_is_missing() -> None:
     assert 30_000 <= waited <= 30_200
     assert (sorted(failure.missing), failure.needed) == (["a", "b"], 1)
     assert failure.outcome is Outcome.UNKNOWN
+
+
+def test_what_moves_slowly_is_no_stall() -> None:
+    bench = Bench(stall_ms=1_000)
+    bench.put(10)
+    bench.pump()
+    for entry_id in range(9):
+        bench.ticks(800)
+        for bookie in ALL:
+            bench.ack(bookie, entry_id)
+    assert bench.core.failure is None
+    bench.ticks(1_000)
+    assert bench.core.failure is not None
 
 
 def test_nothing_to_do_is_no_stall() -> None:
