@@ -18,6 +18,7 @@ from dlog.testing.cluster import keeper
 from dlog.testing.cluster.jars import find_java, why_not
 
 POLL_S = 0.05
+FREEZE_POLL_S = 0.001
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux
@@ -158,7 +159,17 @@ class JavaProcess:
         self.kill()
 
     def freeze(self) -> None:
+        """Returns when every thread of it stands still, which is not at once on a busy machine."""
         self._signal(signal.SIGSTOP)
+        end_s = time.monotonic() + STOP_TIMEOUT_S
+        while (pid := self.pid) is not None:
+            # WNOWAIT: its end, too, is for others to collect.
+            seen = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is not None:
+                return
+            if time.monotonic() > end_s:
+                raise Unavailable(f"{self.name} is not frozen after {STOP_TIMEOUT_S:.0f} s")
+            time.sleep(FREEZE_POLL_S)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
