@@ -182,7 +182,7 @@ class BookieLinks:
                 )
         except DlogError as error:
             return _unavailable(bookie_id, f"has no address: {error.message}")
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:  # the last: it is no host's name
             why = f"could not be reached: {str(error) or 'no answer in time'}"
             self._failed(bookie_id, why)
             return _unavailable(bookie_id, why)

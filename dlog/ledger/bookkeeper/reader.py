@@ -20,7 +20,6 @@ from dlog.errors import (
     DlogError,
     ForkedHandle,
     NotFound,
-    Timeout,
     Unavailable,
 )
 from dlog.ledger.bookkeeper.core.entry_read import BookieHabits
@@ -102,7 +101,7 @@ class BookKeeperReader:
             if last_entry > readable and not tail.is_deleted:
                 raise ConfigError(f"entry {last_entry} is not readable; the last one is {readable}")
         if tail.is_deleted:
-            raise NotFound(f"ledger {self.ledger_id} was deleted", ledger_id=self.ledger_id)
+            raise self._deleted()
         if first_entry == last_entry:
             brought = tail.take_brought(first_entry)
             if brought is not None:
@@ -130,13 +129,16 @@ class BookKeeperReader:
         self, metadata: LedgerMetadata, first_entry: int, error: DlogError
     ) -> LedgerMetadata:
         """Metadata with other bookies for this entry, or the error again."""
-        try:
-            found = (await self._tail.look()).metadata
-        except (Unavailable, Timeout):
-            raise error from None
+        await self._tail.look_briefly()
+        if self._tail.core.is_deleted:
+            raise self._deleted()
+        found = self._tail.core.metadata
         if found.fragment_of(first_entry).ensemble == metadata.fragment_of(first_entry).ensemble:
             raise error
         return found
+
+    def _deleted(self) -> NotFound:
+        return NotFound(f"ledger {self.ledger_id} was deleted", ledger_id=self.ledger_id)
 
     async def close(self) -> None:
         if self._closed:

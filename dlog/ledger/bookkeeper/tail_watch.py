@@ -96,6 +96,13 @@ class TailWatch:
         self.core.on_metadata(stored.metadata)
         return stored
 
+    async def look_briefly(self) -> None:
+        """What `core` knows is not older than the call, unless `metadata_away`."""
+        if self.metadata_away:
+            self._probe()
+        else:
+            await self._wait_for(self._start(self._try_look()), METADATA_GRACE_S)
+
     def look_if_old(self) -> None:
         """A closed ledger changes no more, but it may be deleted, or move to other bookies."""
         if (self._clock.monotonic_s() - self._looked_at_s) * 1000 > LOOK_AGAIN_MS:
@@ -154,7 +161,12 @@ class TailWatch:
             await asyncio.wait({look, lacs}, return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
         answered = lacs is None or (lacs.done() and lacs.result() is None)
-        await asyncio.wait({look}, timeout=METADATA_GRACE_S if answered else None)
+        await self._wait_for(look, METADATA_GRACE_S if answered else None)
+
+    async def _wait_for(
+        self, look: asyncio.Task[DlogError | None], timeout_s: float | None
+    ) -> None:
+        await asyncio.wait({look}, timeout=timeout_s)
         self._check_open()
         if not look.done():
             self.metadata_away = True
@@ -221,10 +233,13 @@ class TailWatch:
         was_in_recovery = core.is_in_recovery
         if not core.is_heard(self._clock.monotonic_s()):
             try:
-                await self.last_readable()
+                readable = await self.last_readable()
             except (Unavailable, Timeout):
                 if self._clock.monotonic_s() >= deadline_s:
                     raise
+            else:
+                if self._clock.monotonic_s() >= deadline_s:
+                    return readable
         if not core.is_ended:
             self._watch()
         while True:

@@ -30,7 +30,7 @@ from dlog.ledger.bookkeeper.core.control_connection import ControlConnection
 from dlog.ledger.bookkeeper.core.data_connection import DataConnection
 from dlog.ledger.bookkeeper.links import AddSink
 from dlog.ledger.store import Buffer
-from dlog.limits import KIB, LINK_UNSENT_BYTES_MAX
+from dlog.limits import KIB, LINK_OWED_MS_MAX, LINK_UNSENT_BYTES_MAX
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v2 import BatchReadReply, ReadReply
 from dlog.wire.bookie_v3_replies import Response
@@ -41,8 +41,15 @@ _log = logging.getLogger("dlog.ledger")
 
 # One system call takes about as much; what it does not take asyncio copies, so never more than it.
 WRITE_BYTES_MAX = 512 * KIB
-# A connection that is silent for longer is asked by the kernel whether there is still a peer.
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+# A connection that is silent for longer is asked by the kernel whether there is still a peer. While
+# bytes of ours are under way it does not ask: a host that vanished would be waited for for a
+# quarter of an hour, unless told otherwise.
+_KEEPALIVE = (
+    ("TCP_KEEPIDLE", 30),
+    ("TCP_KEEPINTVL", 10),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", LINK_OWED_MS_MAX),
+)
 
 
 class LinkOwner(Protocol):
@@ -220,11 +227,15 @@ class Link(asyncio.Protocol):
         self._sweeper = None
         if not self._core.is_up:
             return
-        if not self._core.sweep(self._clock.monotonic_s()):
+        is_worn_out = False
+        try:
+            is_worn_out = not self._core.sweep(self._clock.monotonic_s())
+        finally:  # one who fails on hearing of silence must not silence the others
+            if self._core.is_up and not self._core.is_idle() and self._sweeper is None:
+                self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        if is_worn_out:
             _log.warning("%s owes answers for too long; the connection is given up", self.where)
             self.take_down(Answer.DISCONNECTED)
-        elif self._core.is_up and not self._core.is_idle():
-            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _deadline_s(self, timeout_ms: float) -> float:
         if os.getpid() != self._pid:

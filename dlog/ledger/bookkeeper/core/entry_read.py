@@ -61,6 +61,7 @@ class BookieHabits:
         self._troubled_until_s: dict[str, float] = {}
         self._singles_until_s: dict[str, float] = {}
         self._batches_well: set[str] = set()
+        self._lost_at_s: dict[str, float] = {}  # of those that were seen to know batches
 
     @property
     def hedge_ms(self) -> float:
@@ -81,15 +82,19 @@ class BookieHabits:
     def is_troubled(self, bookie_id: str, now_s: float) -> bool:
         return self._troubled_until_s.get(bookie_id, now_s) > now_s
 
-    def note_batch(self, bookie_id: str, answer: Answer, now_s: float) -> None:
+    def note_batch(
+        self, bookie_id: str, answer: Answer, *, asked_at_s: float, now_s: float
+    ) -> None:
         """A bookie older than batch reads closes the connection on one. So does one that dies: a
-        bookie that was seen to know them is believed a second time."""
+        bookie that was seen to know them is believed a second time. All that it was asked before it
+        was lost is lost with it, and counts once."""
         if answer is Answer.OK:
             self._batches_well.add(bookie_id)
         elif answer is Answer.DISCONNECTED:
             if bookie_id in self._batches_well:
                 self._batches_well.discard(bookie_id)
-            else:
+                self._lost_at_s[bookie_id] = now_s
+            elif asked_at_s > self._lost_at_s.get(bookie_id, float("-inf")):
                 self._singles_until_s[bookie_id] = now_s + SINGLES_S
 
     def reads_batches(self, bookie_id: str, now_s: float) -> bool:
@@ -203,7 +208,7 @@ class EntryRead:
         """Entries from the first one on, if the answer is OK. An answer that comes after the end
         only teaches."""
         if ask.as_batch:
-            self._habits.note_batch(ask.bookie_id, answer, now_s)
+            self._habits.note_batch(ask.bookie_id, answer, asked_at_s=ask.asked_at_s, now_s=now_s)
         if answer in _TROUBLE:
             self._habits.note_trouble(ask.bookie_id, now_s)
         else:

@@ -201,7 +201,7 @@ def test_what_is_asked_for_is_bounded() -> None:
 
 def test_single_reads_are_bounded_in_bytes_when_they_come() -> None:
     habits = BookieHabits()
-    habits.note_batch("b0", Answer.DISCONNECTED, 0.0)
+    habits.note_batch("b0", Answer.DISCONNECTED, asked_at_s=0.0, now_s=0.0)
     read = new_read(0, 99, bytes_max=25, habits=habits)
     ask = asked(read, 1.0)
     assert (ask.as_batch, ask.count_max) == (False, SINGLES_MAX)
@@ -279,13 +279,15 @@ def test_a_bookie_without_batches_is_spared_them_for_a_while() -> None:
 
 def test_a_bookie_that_knew_batches_is_believed_once_more() -> None:
     habits = BookieHabits()
-    habits.note_batch("b0", Answer.OK, 0.0)
-    habits.note_batch("b0", Answer.DISCONNECTED, 0.0)
-    assert habits.reads_batches("b0", 0.0)
-    habits.note_batch("b0", Answer.TIMED_OUT, 0.0)
-    assert habits.reads_batches("b0", 0.0), "silence says nothing about batches"
-    habits.note_batch("b0", Answer.DISCONNECTED, 0.0)
-    assert not habits.reads_batches("b0", 0.0)
+    habits.note_batch("b0", Answer.OK, asked_at_s=0.0, now_s=0.0)
+    habits.note_batch("b0", Answer.DISCONNECTED, asked_at_s=0.0, now_s=1.0)
+    assert habits.reads_batches("b0", 1.0)
+    habits.note_batch("b0", Answer.TIMED_OUT, asked_at_s=0.0, now_s=1.0)
+    assert habits.reads_batches("b0", 1.0), "silence says nothing about batches"
+    habits.note_batch("b0", Answer.DISCONNECTED, asked_at_s=1.0, now_s=1.0)
+    assert habits.reads_batches("b0", 1.0), "lost with the same connection"
+    habits.note_batch("b0", Answer.DISCONNECTED, asked_at_s=1.5, now_s=2.0)
+    assert not habits.reads_batches("b0", 2.0)
 
 
 def test_no_connection_says_nothing_about_batches() -> None:
@@ -332,7 +334,7 @@ def test_any_course_ends_by_the_deadline_with_right_entries_or_an_error(seed: in
         if draw.random() < 0.2:
             habits.note_trouble(bookie_id, 0.0)
         if draw.random() < 0.2:
-            habits.note_batch(bookie_id, Answer.DISCONNECTED, 0.0)
+            habits.note_batch(bookie_id, Answer.DISCONNECTED, asked_at_s=0.0, now_s=0.0)
     read = new_read(0, draw.randrange(20), habits=habits, deadline_s=draw.uniform(0.01, 10.0))
     now_s, in_flight = 0.0, []
     while not read.is_over:

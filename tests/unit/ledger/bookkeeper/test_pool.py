@@ -250,6 +250,14 @@ async def test_a_bookie_without_address_is_named() -> None:
         assert not world.health.avoided(world.clock.now_s)
 
 
+async def test_a_name_that_no_host_can_have_is_an_address_like_any_other(world: World) -> None:
+    world.addresses.endpoints["b2"] = Endpoint("bookie", "a..b", 3181, BOOKIE_RPC)
+    with pytest.raises(Unavailable, match="could not be reached") as raised:
+        await world.links.control("b2")
+    assert raised.value.missing == ("b2",)
+    assert world.addresses.suspected == ["b2"]
+
+
 # --- Lost, and reached again
 
 

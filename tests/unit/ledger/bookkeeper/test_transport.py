@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from dlog.ledger.bookkeeper.transport import (
     Link,
 )
 from dlog.ledger.store import Buffer
-from dlog.limits import KIB, LINK_UNSENT_BYTES_MAX, MIB
+from dlog.limits import KIB, LINK_OWED_MS_MAX, LINK_UNSENT_BYTES_MAX, MIB
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v3 import Operation, pack_read_lac, pack_write_lac
 from dlog.wire.bookie_v3_replies import Response
@@ -241,6 +242,74 @@ async def test_a_silent_bookie_times_out_and_the_sweeping_ends(connect: Connect)
             swept = asyncio.Event()
             asyncio.get_running_loop().call_at(link._sweeper.when(), swept.set)
             await swept.wait()
+
+
+def _control() -> tuple[BookieControlLink, Wire]:
+    link = BookieControlLink("b1", "bookie b1", Owner(), SYSTEM_CLOCK)
+    wire = Wire(link)
+    link.connection_made(wire)
+    return link, wire
+
+
+async def _end(link: Link, wire: Wire) -> None:
+    link.take_down(Answer.CLIENT_CLOSED)
+    await link.wait_gone()
+    wire.end.close()
+
+
+async def test_one_who_fails_on_hearing_of_silence_does_not_silence_the_others() -> None:
+    link, wire = _control()
+    loop = asyncio.get_running_loop()
+    failures: list[Any] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail(_: Response) -> None:
+        raise ValueError("a defect")
+
+    link.ask_soon(partial(pack_read_lac, ledger_id=7), fail, timeout_ms=1)
+    second = asyncio.ensure_future(link.ask(partial(pack_read_lac, ledger_id=7), timeout_ms=2))
+    async with asyncio.timeout(10):
+        assert (await second).answer is Answer.TIMED_OUT
+    assert [str(each) for each in failures] == ["a defect"]
+    await _end(link, wire)
+
+
+async def test_who_asks_again_on_hearing_of_silence_is_swept_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link, wire = _control()
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    timers: list[asyncio.TimerHandle] = []
+    call_later = loop.call_later
+
+    def counted(delay: float, call: Any, *args: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(delay, call, *args))
+        return timers[-1]
+
+    def again(response: Response) -> None:
+        if len(wire.written) < 5:
+            link.ask_soon(partial(pack_read_lac, ledger_id=7), again, timeout_ms=1)
+        else:
+            over.set()
+
+    link.ask_soon(partial(pack_read_lac, ledger_id=7), again, timeout_ms=1)
+    monkeypatch.setattr(loop, "call_later", counted)
+    async with asyncio.timeout(10):
+        await over.wait()
+    monkeypatch.undo()
+    assert sum(not timer.cancelled() for timer in timers) <= 5
+    await _end(link, wire)
+
+
+async def test_a_host_that_vanished_is_not_waited_for_longer_than_an_answer(
+    connect: Connect,
+) -> None:
+    _, wire, _ = connect()
+    name = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if name is None:
+        pytest.skip("the platform has no such option")
+    assert wire.end.getsockopt(socket.IPPROTO_TCP, name) == LINK_OWED_MS_MAX
 
 
 async def test_who_gave_up_waiting_takes_nothing_from_the_next(connect: Connect) -> None:

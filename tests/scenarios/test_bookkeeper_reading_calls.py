@@ -1,0 +1,102 @@
+"""What single calls of a reader cost when something is away: their time, and what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from dlog.errors import NotFound, ReaderClosed, Unavailable
+from dlog.ledger.bookkeeper.tail_watch import METADATA_GRACE_S
+from tests.scenarios.test_bookkeeper_reading import ANY_BYTES, AT_ONCE_S, act, read_all, timed
+from tests.sim.reading_world import LEDGER, World
+
+
+def test_a_crash_under_many_reads_is_one_crash() -> None:
+    """A bookie that dies answers each batch on its way with the same loss. It is not taken for one
+    that is older than batches, which would cost every reader ten minutes of single reads."""
+
+    async def scene(world: World) -> None:
+        world.fill(40)
+        reader = world.reader()
+        firsts = range(0, 40, 4)
+        for lost in (False, True):
+            world.bookies["b0"].batches = not lost
+            reads = [reader.read(first, first + 3, bytes_max=ANY_BYTES) for first in firsts]
+            assert [len(run) for run in await asyncio.gather(*reads)] == [4] * len(firsts)
+        assert world.asked["batch_read b0"] > 4
+        assert world.habits.reads_batches("b0", world.loop.time())
+
+    act(scene)
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["refuses", "hangs"])
+def test_a_read_that_failed_waits_little_for_metadata(hangs: bool) -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        await reader.last_readable()
+        world.nodes.away, world.nodes.hangs = True, hangs
+        for bookie in world.bookies.values():
+            bookie.is_up = False
+        for grace_s in (METADATA_GRACE_S, 0.0):  # nobody waits for it twice
+            begun_s = world.loop.time()
+            with pytest.raises(Unavailable, match="entry 0"):
+                await reader.read(0, 2, bytes_max=ANY_BYTES)
+            assert world.loop.time() - begun_s <= grace_s + AT_ONCE_S
+        assert reader.metadata_away
+        await world.nodes.delete(LEDGER)
+        world.nodes.away = world.nodes.hangs = False
+        caught: type[Exception] = Unavailable
+        async with asyncio.timeout(60):
+            while caught is not NotFound:  # metadata is asked beside reads, so one of them knows
+                with pytest.raises((Unavailable, NotFound)) as raised:
+                    await reader.read(0, 2, bytes_max=ANY_BYTES)
+                caught = raised.type
+        assert not reader.metadata_away
+
+    act(scene)
+
+
+def test_a_wait_of_no_time_asks_once() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        assert await reader.wait_past(2, 0.0) == 2
+        assert world.asked["read_lac"] <= 3
+        assert world.nodes.reads == 1
+
+    act(scene)
+
+
+def test_a_reader_that_was_closed_asks_no_other_bookie() -> None:
+    """The first try failed, metadata was asked, and then came the close."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        await world.close()
+        reader = world.reader()
+        for bookie in world.ensemble:
+            bookie.is_up = False
+        fragment = replace(world.metadata.fragments[0], ensemble=("b3", "b4", "b2"))
+        await world.nodes.change_now(lambda metadata: replace(metadata, fragments=(fragment,)))
+        world.nodes.delay_s = METADATA_GRACE_S / 2
+        reading = asyncio.ensure_future(reader.read(0, 2, bytes_max=1))
+        await asyncio.wait({reading}, timeout=METADATA_GRACE_S / 4)
+        await reader.close()
+        _, took_s = await timed(world, asyncio.wait({reading}))
+        assert isinstance(reading.exception(), ReaderClosed)
+        assert took_s < AT_ONCE_S
+        assert world.asked["batch_read"] == 0
+
+    act(scene)
+
+
+def test_many_readers_of_one_ledger_are_told_apart() -> None:
+    async def scene(world: World) -> None:
+        world.fill(30)
+        readers = [world.reader() for _ in range(5)]
+        await asyncio.gather(*(read_all(world, each, 29, bytes_max=60) for each in readers))
+
+    act(scene)
