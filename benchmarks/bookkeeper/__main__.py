@@ -56,11 +56,14 @@ def main() -> None:
         for row in chosen.rows or ROWS:
             print(f"measuring {row} …", file=sys.stderr, flush=True)
             try:
-                findings += ROWS[row](stages)
+                found = ROWS[row](stages)
             except Exception as error:  # noqa: BLE001 - an hour of other rows must not be lost
                 traceback.print_exc()
                 failed = True
-                findings.append(Finding(row, "did not end", type(error).__name__, passed=False))
+                found = [Finding(row, "did not end", type(error).__name__, passed=False)]
+            for each in found:  # at once: whoever stops an hour's run keeps what it had
+                print(f"  {each.what}: {each.measured} {each.verdict}", file=sys.stderr, flush=True)
+            findings += found
     finally:
         stages.close()
     print()
