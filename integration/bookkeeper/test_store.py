@@ -112,7 +112,8 @@ async def can_create(store: BookKeeperLedgerStore) -> bool:
 async def test_open_ledgers_go_on_without_zookeeper(
     own_cluster: OwnCluster, make: Make, fault: str
 ) -> None:
-    cluster = own_cluster()
+    # A bookie that is still registering anew after one outage ends itself when the next one comes.
+    cluster = own_cluster(fresh=True)
     zookeeper = cluster.zookeeper
     store, other = make(cluster), make(cluster)
     closed, heard = await opened(store)
@@ -135,7 +136,9 @@ async def test_open_ledgers_go_on_without_zookeeper(
     while time.monotonic() < started + DOWN_S:
         before = [(each.heard.confirmed, each.read_to) for each in goings]
         assert not await can_create(store), "that takes a while, and says that nothing was made"
-        assert not any(task.done() for task in (beside, *working)), "a write or a read failed"
+        for task in (beside, *working):
+            if task.done():
+                task.result()  # raises what the write or the read raised
         for each, (confirmed, read_to) in zip(goings, before, strict=True):
             assert each.heard.confirmed > confirmed + 10
             assert each.read_to > read_to + 10
@@ -294,6 +297,7 @@ async def test_a_ledger_whose_bookies_are_gone_is_deleted_by_name(
 ) -> None:
     cluster = own_cluster()
     store, other = make(cluster), make(cluster)
+    await until(lambda: can_create(store), "the bookies are registered")
     appender, _ = await opened(store)
     await appender.birth([b"0"])
     appender.abandon()
