@@ -1,5 +1,5 @@
 """A TCP proxy that does to a connection what networks do: cut it, go deaf in one direction or both,
-deliver late, deliver byte by byte, refuse. For tests; loopback only.
+deliver late, deliver twice, deliver byte by byte, refuse. For tests; loopback only.
 
     async with FaultyProxy(server_port) as proxy:
         client = connect(proxy.port)
@@ -19,6 +19,7 @@ from types import TracebackType
 LOOPBACK = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_LENGTH = struct.Struct(">I")
 
 
 class Direction:
@@ -30,6 +31,9 @@ class Direction:
         self.bytes_passed = 0
         self.delay_s = 0.0
         self.slice_bytes: int | None = None  # each piece sent on its own
+        # Each frame, as bookies and their clients send them behind a 32-bit length, comes twice; of
+        # connections that are made from now on: only at its begin is it known where a frame begins.
+        self.doubles_frames = False
         self._open = asyncio.Event()
         self._open.set()
         self._arrived = asyncio.Event()
@@ -72,6 +76,7 @@ class FaultyProxy:
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
+        self._has_ended = False
 
     @property
     def address(self) -> str:
@@ -95,6 +100,7 @@ class FaultyProxy:
         self._refuses = False
         for direction in (self.to_server, self.to_client):
             direction.delay_s, direction.slice_bytes = 0.0, None
+            direction.doubles_frames = False
             direction.release()
 
     async def __aenter__(self) -> FaultyProxy:
@@ -109,6 +115,7 @@ class FaultyProxy:
         trace: TracebackType | None,
     ) -> None:
         assert self._listener is not None
+        self._has_ended = True
         self._listener.close()
         self.cut()
         for task in self._tasks:
@@ -136,6 +143,10 @@ class FaultyProxy:
                 both.create_task(_pass(far_reader, writer, self.to_client, link))
         except (OSError, TimeoutError):
             return  # the server is away: the client sees a reset
+        except asyncio.CancelledError:
+            if not self._has_ended:
+                raise
+            # By us, then; and asyncio would log the end of a cancelled task as an error.
         finally:
             link.reset()
             self._links.discard(link)
@@ -158,6 +169,24 @@ class _Link:
             writer.transport.abort()
 
 
+class _Doubler:
+    """Cuts a stream into its frames and gives each whole one twice."""
+
+    def __init__(self) -> None:
+        self._cut = bytearray()
+
+    def feed(self, piece: bytes) -> bytes:
+        self._cut += piece
+        out = bytearray()
+        while len(self._cut) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._cut)[0]
+            if len(self._cut) < end:
+                break
+            out += 2 * self._cut[:end]
+            del self._cut[:end]
+        return bytes(out)
+
+
 async def _pass(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction, link: _Link
 ) -> None:
@@ -165,6 +194,7 @@ async def _pass(
     held still counts what it got."""
     held: deque[bytes] = deque()
     more = asyncio.Event()
+    doubler = _Doubler() if way.doubles_frames else None
 
     async def deliver() -> None:
         while True:
@@ -174,7 +204,9 @@ async def _pass(
             piece = held.popleft()
             if not piece:
                 return
-            step = way.slice_bytes or len(piece)
+            if doubler is not None:
+                piece = doubler.feed(piece)
+            step = way.slice_bytes or max(len(piece), 1)
             for start in range(0, len(piece), step):
                 await way.pace()
                 part = piece[start : start + step]

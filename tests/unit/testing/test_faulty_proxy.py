@@ -101,6 +101,33 @@ async def test_slices_and_delays_lose_nothing(proxy: FaultyProxy) -> None:
     end[1].close()
 
 
+async def test_each_frame_comes_twice(proxy: FaultyProxy) -> None:
+    proxy.to_client.doubles_frames = True
+    proxy.to_server.slice_bytes = 5  # so that frames come in pieces
+    end = await _connect(proxy)
+    frames = [len(body).to_bytes(4, "big") + body for body in (b"", b"x", bytes(100))]
+    end[1].write(b"".join(frames))
+    wanted = b"".join(2 * frame for frame in frames)
+    async with asyncio.timeout(5):
+        assert await end[0].readexactly(len(wanted)) == wanted
+    proxy.heal()
+    later = await _connect(proxy)
+    assert await _says_back(later, b"".join(frames))
+    for each in (end, later):
+        each[1].close()
+
+
+async def test_its_end_is_no_error(proxy: FaultyProxy, caplog: pytest.LogCaptureFixture) -> None:
+    async with FaultyProxy(proxy.server_port) as ending:
+        end = await _connect(ending)
+        assert await _says_back(end, b"x")
+        ending.to_client.hold()
+        end[1].write(b"y")
+    assert await _is_reset(end)
+    assert not caplog.records
+    end[1].close()
+
+
 async def test_it_refuses_and_accepts_again(proxy: FaultyProxy) -> None:
     proxy.refuse()
     refused = await _connect(proxy)
