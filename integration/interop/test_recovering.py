@@ -338,7 +338,8 @@ async def test_both_recover_a_living_writer_at_once(
     writer = await java.create("v2")
     await writer.add(b"0")
     adding = asyncio.ensure_future(writer.add(*(b"%d" % each for each in range(1, 3_001))))
-    await asyncio.sleep(0.01 * number)
+    for _ in range(3 * number):  # each time a little later
+        await store.info(writer.ledger_id)
     reader, end = await asyncio.gather(
         java.open(writer.ledger_id, "v3", recovery=True), store.recover(writer.ledger_id)
     )
