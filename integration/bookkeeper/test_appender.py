@@ -4,7 +4,6 @@ frozen, what a new bookie is given, and what bookies that refuse most of it are 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +19,7 @@ from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.ledger.store import LedgerSpec
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import Bookie, Cluster
+from dlog.testing.conformance import meta_tools
 from dlog.testing.conformance.ledger_tools import Heard, read_all
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import DigestType, EntryDigest
@@ -30,7 +30,6 @@ from integration.conftest import OwnCluster
 SPEC = LedgerSpec()
 PASSWORD = b"of the appender's tests"
 WINDOW = 1_000
-PATIENCE_S = 60.0
 PENDING_MAX = 20  # adds that a bookie of the storm lets wait; the default is 10,000
 
 
@@ -89,11 +88,10 @@ async def store_on(
 
 
 async def until(fact: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        for _ in itertools.count():
-            if fact():
-                return
-            await asyncio.sleep(0.01)
+    async def asked() -> bool:
+        return bool(fact())
+
+    await meta_tools.until(asked, "what a test waits for")
 
 
 async def serving(cluster: Cluster) -> None:

@@ -265,8 +265,8 @@ class SimNodes:
             return
 
         def look() -> None:
-            seen = self.metadata
-            world.after(world.delay(1.0), lambda: done(seen))
+            seen = self.metadata  # and it may be old when it arrives
+            world.after(world.delay(world.sky.meta_slow), lambda: done(seen))
 
         world.after(world.delay(world.sky.meta_slow), look)
 

@@ -13,21 +13,31 @@ from tests.sim.bookie_history import run_bookie_histories
 from tests.sim.bookie_planted import PLANTS
 from tests.sim.world import Violation
 
-HISTORIES = 1_000
+HISTORIES = 400
 HISTORIES_MAX = 2_000
 
 # Bugs that want their faults together to show within seconds.
+ZOMBIES: dict[str, Any] = {
+    "ensemble": 3,
+    "ack_quorum": 2,
+    "spares": 0,
+    "birth": False,
+    "idle_troubles": 8,
+    "kills": 0.9,
+    "recovery": 0.3,
+}
 WEATHER: dict[str, dict[str, Any]] = {
-    name: {
-        "ensemble": 3,
-        "ack_quorum": 2,
-        "spares": 0,
-        "birth": False,
-        "idle_troubles": 8,
-        "kills": 0.9,
-        "recovery": 0.3,
-    }
-    for name in ("link_never_proven", "look_from_before_the_link")
+    "link_never_proven": ZOMBIES,
+    # A look is under way while all of this happens.
+    "look_from_before_the_link": {
+        **ZOMBIES,
+        "meta_slow": 300.0,
+        "meta_refused": 0.0,
+        "burst": 3,
+        "appends": 20,
+        "latency_ms": 0.5,
+        "slow": 1.0,
+    },
 }
 WEATHER["unknown_change_taken_for_not_stored"] = {
     "spares": 2,

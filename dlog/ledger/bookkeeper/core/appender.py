@@ -249,7 +249,7 @@ class AppenderCore:
     def _count(self) -> None:
         """Confirm and publish what enough bookies hold, and let go of what nobody needs."""
         standing, quorum = self.standing, self._ack_quorum
-        if standing.is_stopped:
+        if standing.is_over:
             return
         counting = [slot for slot in self.slots if slot.counts]
         needed = len(self.slots) if self._birth_pending else quorum
