@@ -14,6 +14,7 @@ from dlog.wire.bookie_v2 import BatchReadReply, Flag, ReadReply
 from dlog.wire.bookie_v3 import Operation, pack_force, pack_read_lac, pack_write_lac
 from dlog.wire.bookie_v3_replies import Response
 from tests.unit.ledger.bookkeeper.link_tools import (
+    BIG,
     KEY,
     Control,
     Data,
@@ -169,6 +170,10 @@ def test_a_bookie_that_says_nothing_to_adds_hangs() -> None:
         now_s += step_s
         link.sweep(now_s)
     assert link.hung == 1
+    for _ in range(int(LAGGARD_MS_DEFAULT / 1000 / step_s) - 2):
+        now_s += step_s
+        link.sweep(now_s)
+    assert link.hung == 1, "said once for so much silence"
 
 
 def test_a_bookie_that_answers_somebody_does_not_hang() -> None:
@@ -283,6 +288,7 @@ def test_an_answer_that_is_owed_for_too_long_wears_the_link_out() -> None:
     reads.ask("never", 0, deadline_s=1.0)
     assert link.sweep(1.0)
     assert link.sweep(0.9 + LINK_OWED_MS_MAX / 1000)
+    reads.ask("younger", 1, deadline_s=2.0)
     assert not link.sweep(1.0 + LINK_OWED_MS_MAX / 1000)
 
 
@@ -291,7 +297,10 @@ def test_a_fence_is_urgent() -> None:
     reads = Reads(link)
     reads.ask("fence", 0, fence=True)
     reads.ask("plain", 1)
-    assert [frame[7] for frame in link.sent] == [Flag.FENCE | Flag.HIGH_PRIORITY, Flag.NONE]
+    for key in (KEY, None):
+        link.batch_read(7, 2, count_max=1, deadline_s=BIG, on_reply=print, fence_key=key)
+    urgent, plain = Flag.FENCE | Flag.HIGH_PRIORITY, Flag.NONE
+    assert [frame[7] for frame in link.sent] == [urgent, plain, urgent, plain]
 
 
 def test_only_a_recovery_link_fences() -> None:

@@ -242,6 +242,23 @@ async def test_one_who_gives_up_takes_the_connection_from_nobody(world: World) -
     assert world.links.data_now(BOOKIE) is second.result()
 
 
+async def test_those_who_fail_together_get_an_error_each(world: World) -> None:
+    await world.bookie.stop()
+    failed = await asyncio.gather(
+        *(world.links.data(BOOKIE) for _ in range(3)), return_exceptions=True
+    )
+    assert len(set(map(id, failed))) == 3, "tracebacks of many in one object"
+    assert {type(each) for each in failed} == {Unavailable}
+
+
+async def test_a_lost_link_takes_no_other_kind_with_it(world: World) -> None:
+    data, control = await world.links.data(BOOKIE), await world.links.control(BOOKIE)
+    data.take_down(Answer.DISCONNECTED)
+    assert world.links.data_now(BOOKIE) is None
+    assert world.links.control_now(BOOKIE) is control
+    assert control.is_up
+
+
 async def test_a_bookie_without_address_is_named() -> None:
     async with _world() as world:
         with pytest.raises(Unavailable) as raised:
@@ -327,11 +344,11 @@ async def test_to_accept_is_not_to_serve(world: World) -> None:
     """A bookie that starts accepts connections and resets them, for seconds."""
     world.bookie.mood = "hangs up"
     for step in range(3):
-        try:
-            link = await world.links.data(BOOKIE)
-        except Unavailable as error:  # it hung up before we looked
-            assert "authentication" in error.message
+        [link] = await asyncio.gather(world.links.data(BOOKIE), return_exceptions=True)
+        if isinstance(link, Unavailable):  # it hung up before we looked
+            assert "authentication" in link.message
         else:
+            assert not isinstance(link, BaseException)
             reply = await link.read(7, 0, timeout_ms=5_000)
             assert reply.answer is Answer.DISCONNECTED
         with pytest.raises(Unavailable, match="left alone"):

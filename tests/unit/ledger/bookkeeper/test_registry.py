@@ -33,10 +33,17 @@ class Flaky(MemoryMetaStore):
         self.is_away = self.is_silent = False
         self.asked = asyncio.Event()
         self.gate: asyncio.Event | None = None  # what was listed waits here
+        self.node_gate: asyncio.Event | None = None  # what was read waits here
+        self.waits_at_node = asyncio.Event()
 
     async def get(self, path: str) -> Versioned:
         await self._pass()
-        return await super().get(path)
+        node = await super().get(path)
+        gate, self.node_gate = self.node_gate, None
+        if gate is not None:
+            self.waits_at_node.set()
+            await gate.wait()
+        return node
 
     async def children(self, path: str) -> list[str]:
         await self._pass()
@@ -243,6 +250,25 @@ async def test_an_older_list_never_replaces_a_newer_one(world: World) -> None:
     assert "b4" in world.registry.writable()
 
 
+async def test_an_older_look_never_replaces_an_address_that_was_looked_up_since(
+    world: World,
+) -> None:
+    assert (await world.registry.resolve("b1")).port == 3181
+    await world.registry.close()
+    await world.remove("b1")
+    await world.register("b1", 4181)
+    world.meta.node_gate = gate = asyncio.Event()
+    older = asyncio.ensure_future(world.registry.refresh())
+    await world.meta.waits_at_node.wait()  # it has seen the node of this moment
+    await world.remove("b1")
+    await world.register("b1", 5181)
+    world.registry.suspect("b1")
+    assert (await world.registry.resolve("b1")).port == 5181
+    gate.set()
+    await older
+    assert (await world.registry.resolve("b1")).port == 5181
+
+
 async def test_a_node_without_sense_gives_no_address(world: World) -> None:
     await world.bookies.create(f"{AVAILABLE}/b5", b"\xff\xff", ephemeral=True)
     with pytest.raises(Corrupt):
@@ -282,6 +308,31 @@ async def test_while_the_metadata_store_is_away_the_last_list_stands(world: Worl
     world.meta.is_away = False
     await world.until_stale(stale=False)
     assert world.registry.writable() == ("b2",)
+
+
+async def test_every_outage_is_waited_through_from_the_shortest_pause_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+
+    def pause_s(attempt: int, *_: object, **__: object) -> float:
+        attempts.append(attempt)
+        return 0.001
+
+    monkeypatch.setattr(registry_module, "backoff_s", pause_s)
+    for _ in range(2):
+        attempts.clear()
+        world.meta.is_away = True
+        await world.until_stale()
+        since_s = world.registry.stale_since_s
+        async with asyncio.timeout(10):
+            while len(attempts) < 3:
+                world.meta.asked.clear()
+                await world.meta.asked.wait()
+        assert attempts[:3] == [1, 2, 3]
+        assert world.registry.stale_since_s == since_s, "as long as the outage lasts"
+        world.meta.is_away = False
+        await world.until_stale(stale=False)
 
 
 async def test_a_silent_metadata_store_delays_a_known_address_only_shortly(

@@ -46,10 +46,11 @@ class Wire(asyncio.Transport):
         self.link = link
         self.takes = takes
         self.written: list[Buffer] = []
+        self.high: int | None = None
         self.aborted = False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        assert high == 0
+        self.high = high
 
     def write(self, data: Any) -> None:
         assert not self.aborted
@@ -113,6 +114,7 @@ async def connect() -> AsyncIterator[Connect]:
         link = BookieDataLink("b1", "bookie b1", owner, SYSTEM_CLOCK, recovery=recovery)
         wire = Wire(link, takes)
         link.connection_made(wire)
+        assert wire.high == 0, "nothing waits where it would be copied"
         links.append(link)
         wires.append(wire)
         return link, wire, owner
@@ -176,6 +178,18 @@ async def test_order_is_kept_whatever_is_joined_and_sliced(connect: Connect) -> 
         wire.resume(1)
     assert wire.bytes == sent
     assert link.unsent_bytes == 0
+
+
+async def test_small_buffers_are_joined_up_to_what_one_call_takes(connect: Connect) -> None:
+    link, wire, _ = connect(takes=1)
+    link.attach(1, Sink())
+    for _ in range(10):
+        link.send_adds(1, add_frame(bytes(200 * KIB)), entries=1, bytes=1)
+    await _turn()
+    while link.unsent_bytes:
+        wire.resume(1)
+    sizes = [len(piece) for piece in wire.written]
+    assert 400 * KIB < max(sizes) <= WRITE_BYTES_MAX
 
 
 async def test_nothing_is_written_while_the_transport_asks_for_a_pause(connect: Connect) -> None:
@@ -365,6 +379,35 @@ async def test_the_end_is_told_once_and_frees_the_socket(connect: Connect) -> No
     assert len(wire.written) == written
 
 
+async def test_the_owner_hears_of_the_end_before_those_who_would_ask_for_another_link(
+    connect: Connect,
+) -> None:
+    link, _, owner = connect(takes=1)
+    known: list[list[str]] = []
+
+    class Asker(Sink):
+        def on_down(self, link: Any, answer: Answer) -> None:
+            known.append(list(owner.heard))
+
+    link.attach(1, Asker())
+    link.send_adds(1, add_frame(bytes(MIB)), entries=1, bytes=1)
+    assert link.unsent_bytes > 0
+    link.take_down(Answer.DISCONNECTED)
+    assert known == [["made", "down"]]
+    assert link.unsent_bytes == 0, "what is never sent is not kept"
+
+
+async def test_a_link_that_was_taken_down_before_it_stood_is_not_left_standing() -> None:
+    owner = Owner()
+    link = BookieDataLink("b1", "bookie b1", owner, SYSTEM_CLOCK)
+    link.take_down(Answer.CLIENT_CLOSED)
+    wire = Wire(link)
+    link.connection_made(wire)
+    assert wire.aborted
+    await _end(link, wire)
+    assert owner.heard == ["down", "made", "gone"]
+
+
 async def test_who_attaches_to_a_link_that_is_down_is_told_so(connect: Connect) -> None:
     link, _, _ = connect()
     link.take_down(Answer.DISCONNECTED)
@@ -380,6 +423,7 @@ async def test_bytes_without_sense_end_the_link(connect: Connect) -> None:
     sink = Sink()
     link.attach(1, sink)
     link.data_received(add_reply(1, 0) + b"HTTP/1.1 400 Bad Request\r\n")
+    assert owner.heard == ["made", "down"], "to babble is not to serve"
     assert sink.told == [(Answer.OK, [0])]
     assert sink.ends == [Answer.DISCONNECTED]
     assert isinstance(owner.errors[0], FormatError)
