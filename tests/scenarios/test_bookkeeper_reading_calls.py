@@ -93,6 +93,23 @@ def test_a_reader_that_was_closed_asks_no_other_bookie() -> None:
     act(scene)
 
 
+@pytest.mark.parametrize("ensemble", [3, 4], ids=["old bookies", "striped"])
+def test_entries_that_do_not_fit_are_not_fetched_in_vain(ensemble: int) -> None:
+    """Where there are no batches, nobody but us knows how much is wanted."""
+
+    async def scene(world: World) -> None:
+        world.fill(60, size=1_000)
+        for bookie in world.bookies.values():
+            bookie.batches = False
+        reader = world.reader()
+        await read_all(world, reader, 59, bytes_max=2_000)
+        assert world.asked["read"] <= 60 + 2 * 4
+        assert len(await reader.read(0, 59, bytes_max=ANY_BYTES)) == 32, "side by side"
+        assert len(await reader.read(0, 59, bytes_max=0)) == 1
+
+    act(scene, ensemble=ensemble)
+
+
 def test_many_readers_of_one_ledger_are_told_apart() -> None:
     async def scene(world: World) -> None:
         world.fill(30)

@@ -26,8 +26,10 @@ from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest
 from dlog.wire.ledger_metadata import LedgerMetadata
 
-STRIPED_ENTRIES_MAX = 32  # in flight for one read of a ledger that is striped over its bookies
-_STRIPED_ENTRIES_FIRST = 4  # while nothing is known of how large its entries are
+# Entries that one call reads side by side where there are no batches: from a bookie that is too old
+# for them, or of a ledger that is striped over its bookies.
+SINGLES_MAX = 32
+_SINGLES_FIRST = 4  # while nothing is known of how large the entries are
 
 
 class EntryFetch:
@@ -53,7 +55,7 @@ class EntryFetch:
         self._closed = False
         self._home: str | None = None
         self._in_flight: Counter[str] = Counter()
-        self._striped_count = _STRIPED_ENTRIES_FIRST
+        self._usual_bytes: float | None = None  # of an entry that was not read in a batch
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(
@@ -68,7 +70,20 @@ class EntryFetch:
         read = self._new_read(bookies, first_entry, last_entry, bytes_max, in_batches=True)
         await self._run(read)
         self._home = read.winner
+        if read.winner is not None and not self._habits.reads_batches(
+            read.winner, self._clock.monotonic_s()
+        ):
+            self._learn_size(read.payloads)
         return read.payloads
+
+    def _singles(self, bytes_max: int) -> int:
+        """As many as fit, so that little is fetched in vain."""
+        if self._usual_bytes is None:
+            return _SINGLES_FIRST
+        return min(max(1, int(bytes_max / max(self._usual_bytes, 1.0))), SINGLES_MAX)
+
+    def _learn_size(self, payloads: list[memoryview]) -> None:
+        self._usual_bytes = sum(map(len, payloads)) / len(payloads)
 
     async def _read_striped(
         self, metadata: LedgerMetadata, first_entry: int, last_entry: int, bytes_max: int
@@ -76,7 +91,7 @@ class EntryFetch:
         """Every entry from its own bookies, side by side, handed out as far as they are there in
         order."""
         ensemble = metadata.fragment_of(first_entry).ensemble
-        last_entry = min(last_entry, first_entry + self._striped_count - 1)
+        last_entry = min(last_entry, first_entry + self._singles(bytes_max) - 1)
         reads = [
             self._new_read(
                 [ensemble[place] for place in write_set(metadata, entry_id)],
@@ -99,9 +114,7 @@ class EntryFetch:
             if payloads and taken_bytes > bytes_max:
                 break
             payloads += read.payloads
-        # As many as would have fitted, so that little is fetched in vain.
-        fitting = int(len(payloads) * bytes_max / max(taken_bytes, 1))
-        self._striped_count = min(max(1, fitting, len(payloads)), STRIPED_ENTRIES_MAX)
+        self._learn_size(payloads)
         return payloads
 
     def _new_read(
@@ -127,6 +140,7 @@ class EntryFetch:
                 now_s=now_s,
             ),
             in_batches=in_batches,
+            singles_max=self._singles(bytes_max),
             digest=self._digest,
             habits=self._habits,
             deadline_s=now_s + READ_DEADLINE_MS / 1000,
@@ -174,7 +188,7 @@ class EntryFetch:
         self, link: DataLink, read: EntryRead, ask: Ask
     ) -> tuple[Answer, Sequence[memoryview]]:
         if not ask.as_batch:
-            return await self._singles(link, read, ask)
+            return await self._read_singly(link, read, ask)
         reply = await link.batch_read(
             read.ledger_id,
             read.first_entry,
@@ -184,7 +198,7 @@ class EntryFetch:
         )
         return reply.answer, reply.entries
 
-    async def _singles(
+    async def _read_singly(
         self, link: DataLink, read: EntryRead, ask: Ask
     ) -> tuple[Answer, Sequence[memoryview]]:
         replies = await asyncio.gather(

@@ -31,7 +31,6 @@ from dlog.wire.bookie_digest import EntryDigest
 
 READ_DEADLINE_MS: Final = 2.0 * READ_TIMEOUT_MS_DEFAULT  # of one read, all its bookies together
 RUN_ENTRIES_MAX: Final = 1 << 14  # verified in one turn of the loop: some 15 ms
-SINGLES_MAX: Final = 32  # single reads in flight for one run, where there are no batches
 
 HEDGE_MS_FIRST: Final = 250.0  # while too little is known
 HEDGE_MS_MIN: Final = 20.0
@@ -132,7 +131,7 @@ class Ask(NamedTuple):
 
 class EntryRead:
     """`bookies` in the order in which to ask them. Not `in_batches` where no bookie has every
-    entry."""
+    entry; a bookie that knows no batches is asked for `singles_max` entries side by side."""
 
     def __init__(
         self,
@@ -143,6 +142,7 @@ class EntryRead:
         bytes_max: int,
         bookies: Sequence[str],
         in_batches: bool,
+        singles_max: int,
         digest: EntryDigest,
         habits: BookieHabits,
         deadline_s: float,
@@ -157,6 +157,7 @@ class EntryRead:
         self._bytes_max = max(bytes_max, 1)
         self._to_ask = list(reversed(bookies))
         self._in_batches = in_batches
+        self._singles_max = singles_max
         self._digest = digest
         self._habits = habits
         self._deadline_s = deadline_s
@@ -254,7 +255,7 @@ class EntryRead:
         as_batch = self._in_batches and self._habits.reads_batches(bookie_id, now_s)
         count_max = self._count_max
         if not as_batch:
-            count_max = min(count_max, SINGLES_MAX if self._in_batches else 1)
+            count_max = min(count_max, self._singles_max if self._in_batches else 1)
         # Room for one entry of just so many bytes, so that payloads never add up to more.
         front_bytes = _BATCH_FRONT_BYTES + _ENTRY_FRONT_BYTES + self._digest.head_bytes
         frame_bytes_max = min(self._bytes_max + front_bytes, BOOKIE_FRAME_BYTES_MAX)

@@ -12,7 +12,6 @@ from dlog.ledger.bookkeeper.core.entry_read import (
     HEDGE_MS_MAX,
     HEDGE_MS_MIN,
     RUN_ENTRIES_MAX,
-    SINGLES_MAX,
     SINGLES_S,
     TROUBLED_S,
     Ask,
@@ -50,6 +49,7 @@ def new_read(
         bytes_max=bytes_max,
         bookies=bookies,
         in_batches=in_batches,
+        singles_max=8,
         digest=DIGEST,
         habits=habits or BookieHabits(),
         deadline_s=deadline_s,
@@ -204,7 +204,7 @@ def test_single_reads_are_bounded_in_bytes_when_they_come() -> None:
     habits.note_batch("b0", Answer.DISCONNECTED, asked_at_s=0.0, now_s=0.0)
     read = new_read(0, 99, bytes_max=25, habits=habits)
     ask = asked(read, 1.0)
-    assert (ask.as_batch, ask.count_max) == (False, SINGLES_MAX)
+    assert (ask.as_batch, ask.count_max) == (False, 8)
     read.on_answer(ask, Answer.OK, [entry(each, b"x" * 10) for each in range(32)], 1.0)
     assert len(read.payloads) == 2
     one = asked(new_read(0, 99, in_batches=False))
