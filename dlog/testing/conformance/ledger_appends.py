@@ -25,6 +25,7 @@ from dlog.testing.conformance.ledger_tools import (
     filled,
     new_ledger,
     numbered,
+    published,
     read_all,
     refused,
 )
@@ -59,7 +60,7 @@ async def birth_returns_when_entry_0_is_confirmed(make: Make) -> None:
     await heard.until_confirmed(0)
     assert appender.submit([b"next"]) == 1
     await heard.until_confirmed(1)
-    appender.publish()
+    await published(appender, heard)
     assert await read_all(await (await make()).open(appender.ledger_id), 1) == [b"birth", b"next"]
 
 
@@ -105,7 +106,7 @@ async def any_buffers_make_one_entry(make: Make) -> None:
     for buffers in parts:
         appender.submit(buffers)
     await heard.until_confirmed(4)
-    appender.publish()
+    await published(appender, heard)
     wanted = [b"", b"", b"abcdef", b"12345678", bytes(range(256)) * 9]
     assert await read_all(await store.open(appender.ledger_id), 4) == wanted
     assert await appender.close() == ClosedLedger(4, 6 + 8 + 256 * 9)
@@ -122,7 +123,7 @@ async def the_largest_entry_fits_and_a_larger_one_does_not(make: Make) -> None:
         appender.submit([largest, b"1"])
     assert appender.submit([b"goes on"]) == 1, "a refused entry takes no number"
     await heard.until_confirmed(1)
-    appender.publish()
+    await published(appender, heard)
     reader = await store.open(appender.ledger_id)
     (entry,) = await reader.read(0, 1, bytes_max=1)
     assert entry == largest

@@ -24,6 +24,7 @@ from dlog.testing.conformance.ledger_tools import (
     ids_of,
     new_ledger,
     numbered,
+    published,
     read_all,
     refused,
 )
@@ -266,7 +267,7 @@ async def ledgers_do_not_mix(make: Make) -> None:
             appender.submit([b"%d of %d" % (entry, appender.ledger_id)])
     for appender, heard in appenders:
         await heard.until_confirmed(19)
-        appender.publish()
+        await published(appender, heard)
         entries = await read_all(await store.open(appender.ledger_id), 19)
         assert entries == [b"%d of %d" % (entry, appender.ledger_id) for entry in range(20)]
 

@@ -110,9 +110,15 @@ async def filled(
         appender.submit([entry])
     await heard.until_confirmed(len(entries) - 1)
     if publish:
-        appender.publish()
-        await heard.until(lambda: heard.published == len(entries) - 1)
+        await published(appender, heard)
     return appender, heard
+
+
+async def published(appender: Appender, heard: Heard) -> None:
+    """What is confirmed by now can be read by anybody after this."""
+    last_entry = heard.confirmed
+    appender.publish()
+    await heard.until(lambda: heard.published >= last_entry)
 
 
 async def read_all(reader: LedgerReader, last_entry: int) -> list[bytes]:
