@@ -199,8 +199,6 @@ class EndSearch:
         known = max(0, self.position - ask.first_entry)
         verify, where = self._digest.verify, f"bookie {ask.bookie_id}"
         for entry_id, raw in enumerate(entries[known:], ask.first_entry + known):
-            if entry_id in self._ahead:
-                continue
             try:
                 entry = verify(raw, ledger_id=self._ledger_id, entry_id=entry_id, where=where)
             except Corrupt:
