@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -31,9 +32,11 @@ from dlog.limits import MIB
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.checkers import assert_holds
 from dlog.testing.cluster import Bookie, Cluster
+from dlog.testing.faulty_proxy import LOOPBACK, FaultyProxy
 from dlog.testing.history import Event, Op, Phase, digest_of
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest
+from dlog.wire.bookie_service_info import Endpoint
 from dlog.wire.ledger_metadata import Fragment, LedgerMetadata
 
 SPEC = LedgerSpec(3, 3, 2, custom={"of": b"faults"})
@@ -44,7 +47,6 @@ BURST = 10
 PAUSE_S = 0.02
 RUN_BYTES = MIB
 READ_MS = 5_000.0
-SINGLES_AT_ONCE = 256
 
 
 def patience() -> asyncio.Timeout:
@@ -137,11 +139,11 @@ class Full(Fault):
     name = "full"
 
     async def strike(self, bookie: Bookie) -> None:
-        bookie.fill_disk()
+        await asyncio.to_thread(bookie.fill_disk)
         await come_true(lambda: _registered(bookie, read_only=True), f"{bookie.name} is full")
 
     async def heal(self, bookie: Bookie) -> None:
-        bookie.empty_disk()
+        await asyncio.to_thread(bookie.empty_disk)
         await come_true(lambda: _registered(bookie), f"{bookie.name} has room again")
         await come_true(lambda: _gone(bookie), f"{bookie.name} is no longer read-only")
 
@@ -228,6 +230,19 @@ class Stores:
         made, self._made = self._made, []
         await asyncio.gather(*(store.close() for store, _ in made))
         await asyncio.gather(*(meta.close() for _, meta in made))
+
+
+def lead_through(store: BookKeeperLedgerStore, bookie: Bookie, proxy: FaultyProxy) -> None:
+    """This store alone reaches this bookie through the proxy. Before its first call."""
+    resolve = store._registry.resolve
+
+    async def past(bookie_id: str) -> Endpoint:
+        endpoint = await resolve(bookie_id)
+        if bookie_id != bookie.bookie_id:
+            return endpoint
+        return replace(endpoint, host=LOOPBACK, port=proxy.port)
+
+    store._registry.resolve = past  # type: ignore[method-assign]
 
 
 @asynccontextmanager
@@ -349,8 +364,12 @@ class Written:
     def go(self) -> None:
         """Burst after burst, until it is stopped or fails."""
         self._goes_on = True
-        self._heard_s, self.longest_gap_s = time.monotonic(), 0.0
+        self.measure()
         self._next_burst()
+
+    def measure(self) -> None:
+        """The longest gap counts from now on."""
+        self._heard_s, self.longest_gap_s = time.monotonic(), 0.0
 
     def stop(self) -> None:
         self._goes_on = False
@@ -580,20 +599,22 @@ async def _held_by(
     digest = EntryDigest(metadata.digest_type, metadata.password)
     link = await store._links.data(bookie_id)
     held: set[int] = set()
-
-    async def look(entry_id: int) -> None:
-        reply = await link.read(ledger_id, entry_id, timeout_ms=READ_MS)
-        if reply.answer is Answer.OK:
-            assert reply.entry is not None
-            digest.verify(reply.entry, ledger_id=ledger_id, entry_id=entry_id, where=link.where)
-            held.add(entry_id)
-        else:
-            said = f"{link.where} to entry {entry_id} of ledger {ledger_id}: {reply.answer}"
-            assert reply.answer in (Answer.NO_ENTRY, Answer.NO_LEDGER), said
-
-    for begin in range(first, end, SINGLES_AT_ONCE):
-        numbers = range(begin, min(begin + SINGLES_AT_ONCE, end))
-        await asyncio.gather(*map(look, numbers))
+    at = first
+    while at < end:
+        batch = await link.batch_read(
+            ledger_id, at, count_max=end - at, frame_bytes_max=MIB, timeout_ms=READ_MS
+        )
+        if batch.answer is Answer.NO_LEDGER:
+            break
+        if batch.answer is Answer.NO_ENTRY:
+            at += 1
+            continue
+        said = f"{link.where} to entry {at} of ledger {ledger_id}: {batch.answer}"
+        assert batch.answer is Answer.OK, said
+        for entry in batch.entries:
+            digest.verify(entry, ledger_id=ledger_id, entry_id=at, where=link.where)
+            held.add(at)
+            at += 1
     return held
 
 

@@ -7,18 +7,17 @@ anew counts, and bookies that hold an entry from before the fence remember it. E
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from dlog.errors import Fenced
 from dlog.ledger.store import ClosedLedger
-from dlog.testing.faulty_proxy import LOOPBACK, FaultyProxy
-from dlog.wire.bookie_service_info import Endpoint
+from dlog.testing.faulty_proxy import FaultyProxy
 from integration.bookkeeper.fault_tools import (
     Pinned,
     all_well,
     come_true,
+    lead_through,
     patience,
     stores_of,
 )
@@ -68,15 +67,7 @@ async def test_one_bookie_that_forgot_and_one_that_was_never_fenced(
         written = await at_work(store, born=False)
         looks = HeldLooks(store)
         other = stores.make()
-        resolve = other._registry.resolve
-
-        async def past(bookie_id: str) -> Endpoint:
-            endpoint = await resolve(bookie_id)
-            if bookie_id != unfenced.bookie_id:
-                return endpoint
-            return replace(endpoint, host=LOOPBACK, port=proxy.port)
-
-        other._registry.resolve = past  # type: ignore[method-assign]
+        lead_through(other, unfenced, proxy)
         proxy.to_server.hold()
         async with patience():
             assert await other.recover(written.ledger_id) == ClosedLedger(-1, 0)
