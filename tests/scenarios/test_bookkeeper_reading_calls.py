@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dlog.errors import NotFound, ReaderClosed, Unavailable
-from dlog.ledger.bookkeeper.tail_watch import METADATA_GRACE_S
+from dlog.ledger.bookkeeper.tail_watch import LAC_TIMEOUT_MS, METADATA_GRACE_S
 from tests.scenarios.test_bookkeeper_reading import ANY_BYTES, AT_ONCE_S, act, read_all, timed
 from tests.sim.reading_world import LEDGER, World
 
@@ -66,6 +66,23 @@ def test_a_wait_of_no_time_asks_once() -> None:
         assert await reader.wait_past(2, 0.0) == 2
         assert world.asked["read_lac"] <= 3
         assert world.nodes.reads == 1
+
+    act(scene)
+
+
+def test_a_wait_in_silence_asks_once_more_at_most() -> None:
+    """A question that outlasted the wait is not put again."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        for bookie in world.bookies.values():
+            bookie.hangs = True
+        reader = world.reader()
+        for timeout_ms in (100.0, LAC_TIMEOUT_MS + 1_000.0):
+            begun_s = world.loop.time()
+            with pytest.raises(Unavailable):
+                await reader.wait_past(2, timeout_ms)
+            assert world.loop.time() - begun_s <= (timeout_ms + LAC_TIMEOUT_MS) / 1000 + AT_ONCE_S
 
     act(scene)
 

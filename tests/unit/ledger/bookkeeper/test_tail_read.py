@@ -70,6 +70,7 @@ def polls(core: TailRead, now_s: float = 0.0) -> dict[str, Poll]:
         (Answer.OK, ReadLacBody(7, None, entry(0)), (Answer.OK, -1)),
         (Answer.IO_FAILED, ReadLacBody(7, proof(5), None), (Answer.OK, 5)),
         (Answer.IO_FAILED, ReadLacBody(7, None, None), (Answer.IO_FAILED, -1)),
+        (Answer.IO_FAILED, ReadLacBody(7, proof(3), entry(9, 4)), (Answer.IO_FAILED, 4)),
         (Answer.NO_ENTRY, None, (Answer.NO_ENTRY, -1)),
         (Answer.TIMED_OUT, None, (Answer.TIMED_OUT, -1)),
         (Answer.OK, ReadLacBody(7, proof(5, 8), None), (Answer.BAD_DIGEST, -1)),
