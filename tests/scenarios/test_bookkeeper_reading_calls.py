@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import NotFound, ReaderClosed, Unavailable
+from dlog.errors import Corrupt, NotFound, ReaderClosed, Unavailable
 from dlog.ledger.bookkeeper.tail_watch import LAC_TIMEOUT_MS, METADATA_GRACE_S
+from dlog.meta.store import Watch
 from tests.scenarios.test_bookkeeper_reading import ANY_BYTES, AT_ONCE_S, act, read_all, timed
 from tests.sim.reading_world import LEDGER, World
 
@@ -55,6 +56,58 @@ def test_a_read_that_failed_waits_little_for_metadata(hangs: bool) -> None:
                     await reader.read(0, 2, bytes_max=ANY_BYTES)
                 caught = raised.type
         assert not reader.metadata_away
+
+    act(scene)
+
+
+def test_entries_that_are_damaged_where_they_were_are_read_where_they_are_now() -> None:
+    """Replicators moved the ledger while its reader knew the old bookies."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        await world.close()
+        reader = world.reader()
+        for place, bookie in enumerate(world.ensemble[:2]):
+            world.bookies[f"b{3 + place}"].packets.update(bookie.packets)
+        for bookie in world.ensemble:
+            bookie.packets[0] = bookie.packets[0][:-1] + b"x"
+        with pytest.raises(Corrupt):
+            await reader.read(0, 2, bytes_max=ANY_BYTES)
+        fragment = replace(world.metadata.fragments[0], ensemble=("b3", "b4", "b2"))
+        await world.nodes.change_now(lambda metadata: replace(metadata, fragments=(fragment,)))
+        await read_all(world, reader, 2)
+
+    act(scene)
+
+
+def test_a_metadata_store_that_refuses_is_asked_ever_more_rarely() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        world.nodes.away = True
+        watch, watches = world.nodes.watch, []
+
+        def counted(ledger_id: int) -> Watch:
+            watches.append(world.loop.time())
+            return watch(ledger_id)
+
+        world.nodes.watch = counted  # type: ignore[method-assign]
+        await world.reader().wait_past(2, 60_000.0)
+        assert len(watches) <= 60 * 4, "a pause of half a second, as a rule"
+
+    act(scene)
+
+
+def test_a_question_that_metadata_answered_is_not_left_behind() -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        await world.close()
+        for bookie in world.bookies.values():
+            bookie.hangs = True
+        assert await reader.last_readable() == 2
+        if reader._tail._tasks:
+            await asyncio.wait(reader._tail._tasks)
+        assert world.loop.time() < AT_ONCE_S
 
     act(scene)
 
