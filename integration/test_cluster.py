@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dlog.errors import ConfigError, Unavailable
-from dlog.testing.cluster import AUTO_RECOVERY, EASILY_BUSY, Bookie, Cluster
+from dlog.testing.cluster import AUTO_RECOVERY, EASILY_BUSY, Bookie, Cluster, ZooKeeper, zookeeper
 from dlog.testing.cluster.ports import listens
 from dlog.testing.cluster.process import identity
 from dlog.testing.faulty_proxy import FaultyProxy
@@ -140,6 +140,16 @@ def test_bookkeepers_own_client_can_use_it(cluster: Cluster) -> None:
 @pytest.fixture
 def ledger_id() -> int:
     return next(_ledger_ids)
+
+
+def test_a_silent_zookeeper_does_not_say_that_nobody_is_registered(
+    own_zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_zookeeper.has_ephemeral("/nobody") is False
+    own_zookeeper.freeze()
+    monkeypatch.setattr(zookeeper, "DUMP_TIMEOUT_S", 0.0)
+    with pytest.raises(Unavailable, match="does not tell"):
+        own_zookeeper.has_ephemeral("/nobody")
 
 
 # --- What is done to a bookie ---

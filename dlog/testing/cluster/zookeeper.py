@@ -4,16 +4,20 @@ data. Every write is synced. Ticks are short by default, so that tests of expiri
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
+from dlog.errors import Unavailable
 from dlog.testing.cluster.ports import LOOPBACK, Port
-from dlog.testing.cluster.process import JavaCommand, JavaProcess
+from dlog.testing.cluster.process import POLL_S, JavaCommand, JavaProcess
 
 TICK_MS_DEFAULT = 200  # sessions of 0.4 to 10 s
 SESSION_TICKS = (2, 50)
 HEAP_MB = 128
 ANSWER_TIMEOUT_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
+DUMP_TIMEOUT_S = 15.0
+DUMP_SIGN = "Connections dump:"  # the heading that follows the ephemeral nodes
 
 _CONFIG = """tickTime={tick_ms}
 dataDir={data}
@@ -66,8 +70,14 @@ class ZooKeeper(JavaProcess):
         return answer.decode("utf-8", "replace")
 
     def has_ephemeral(self, path: str) -> bool:
-        """Whether some session keeps this node alive."""
-        return path in (line.strip() for line in self.ask("dump").splitlines())
+        """Whether some session keeps this node alive. A server that says nothing does not say no:
+        it is asked again, and in the end it is `Unavailable`."""
+        end_s = time.monotonic() + DUMP_TIMEOUT_S
+        while DUMP_SIGN not in (told := self.ask("dump")):
+            if time.monotonic() > end_s:
+                raise Unavailable(f"ZooKeeper at {self.hosts} does not tell who is registered")
+            time.sleep(POLL_S)
+        return path in (line.strip() for line in told.splitlines())
 
     def release(self) -> None:
         """After the last stop: the port may go to others."""
