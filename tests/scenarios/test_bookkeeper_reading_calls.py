@@ -80,6 +80,27 @@ def test_entries_that_are_damaged_where_they_were_are_read_where_they_are_now() 
     act(scene)
 
 
+def test_a_damaged_copy_is_named_although_another_one_will_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(world: World) -> None:
+        world.fill(3)
+        for bookie in world.ensemble[:2]:
+            bookie.packets[1] = bookie.packets[1][:-1] + b"x"
+        reader = world.reader()
+        reader._entries._first_place = 0
+        assert len(await reader.read(0, 2, bytes_max=ANY_BYTES)) == 1
+        assert not caplog.messages
+        await reader.read(1, 2, bytes_max=ANY_BYTES)
+        assert sorted(caplog.messages) == [
+            f"entry 1 of ledger {LEDGER} is damaged at bookie {bookie_id}"
+            for bookie_id in ("b0", "b1")
+        ]
+
+    with caplog.at_level("WARNING", "dlog.ledger"):
+        act(scene)
+
+
 def test_a_metadata_store_that_refuses_is_asked_ever_more_rarely() -> None:
     async def scene(world: World) -> None:
         world.fill(3)

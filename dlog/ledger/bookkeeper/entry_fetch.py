@@ -7,6 +7,7 @@ overtaken is not cancelled: its answer, if it comes, still tells how long answer
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -25,6 +26,8 @@ from dlog.ledger.bookkeeper.links import DataLink, Links
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest
 from dlog.wire.ledger_metadata import LedgerMetadata
+
+_log = logging.getLogger("dlog.ledger")
 
 # Entries that one call reads side by side where there are no batches: from a bookie that is too old
 # for them, or of a ledger that is striped over its bookies.
@@ -168,6 +171,13 @@ class EntryFetch:
                 for task in done:
                     task.result()  # a defect must be seen; whatever a bookie did is an answer
         self.hedges += read.hedges
+        for bookie_id in read.damaged_at:  # others may have it whole, but one copy less
+            _log.warning(
+                "entry %d of ledger %d is damaged at bookie %s",
+                read.first_entry,
+                read.ledger_id,
+                bookie_id,
+            )
         if read.winner is None:
             raise read.error()
 

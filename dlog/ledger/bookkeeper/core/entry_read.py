@@ -175,6 +175,11 @@ class EntryRead:
             or (not self._asking and not self._to_ask)
         )
 
+    @property
+    def damaged_at(self) -> list[str]:
+        """The bookies that gave a first entry that its writer did not make."""
+        return [id for id, answer in self._failed.items() if answer is Answer.BAD_DIGEST]
+
     def asks(self, now_s: float) -> Ask | None:
         """What to send now, if anything. Looks at the time: call again at `look_again_s`."""
         if self.is_over:
