@@ -159,8 +159,10 @@ class WriteBack:
             # UNAUTHORIZED says that the bookie is in limbo; and recovery adds pass a fence, so
             # FENCED says that it takes the ledger for deleted. Neither speaks for the others.
             self._lose(slot)
+        if slot.is_lost or self._is_behind(slot):
             self._mend(now_s)
-        self._send(slot, now_s)
+        else:
+            self._send(slot, now_s)
 
     def on_down(self, bookie_id: str, *, now_s: float) -> None:
         slot = self._slot(bookie_id)
@@ -207,18 +209,17 @@ class WriteBack:
     def _send(self, slot: _Slot, now_s: float) -> None:
         """What the bookie lacks, as far as it may have that much to answer."""
         end = self._first_run + len(self._runs)
-        if slot.next_run < self._first_run and not slot.is_lost:
-            # What it has not got was written without it and is not kept.
-            self._lose(slot)
-            return
         while (
             slot.next_run < end
-            and not slot.is_lost
             and slot.in_flight_entries < RECOVERY_WINDOW_ENTRIES
             and slot.in_flight_bytes < RECOVERY_WINDOW_BYTES
         ):
             self._send_run(slot, self._runs[slot.next_run - self._first_run], now_s)
             slot.next_run += 1
+
+    def _is_behind(self, slot: _Slot) -> bool:
+        """What it has not got was written without it and is not kept."""
+        return slot.next_run < self._first_run and not slot.is_lost
 
     def _send_run(self, slot: _Slot, run: _Run, now_s: float) -> None:
         frames, entries = run.frames[slot.place]
@@ -316,6 +317,9 @@ class WriteBack:
         then send whatever is to be sent."""
         if not self._acks:
             return
+        for slot in self._slots:
+            if self._is_behind(slot):
+                self._lose(slot)  # before it is counted on
         places: dict[int, str] = {}
         for slot in self._slots:
             if slot.is_lost and self._is_wanted(slot.place):

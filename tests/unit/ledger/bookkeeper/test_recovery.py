@@ -617,6 +617,44 @@ def test_a_bookie_has_a_bounded_number_to_answer_and_is_let_go_when_it_falls_beh
     assert len(played.written("c")) == sent["c"]
 
 
+def test_nobody_counts_on_a_bookie_that_fell_behind() -> None:
+    """It would wait for acks that nobody is asked for."""
+    for spare in (None, "d"):
+        played = fenced(NONE, NONE, choose=lambda ensemble, failed, spare=spare: spare)
+        played.read("a", 0, packets(0, 9_999))
+        for first_entry in range(0, 9_000, 1_000):
+            for bookie in "ab":
+                played.acks(bookie, *range(first_entry, first_entry + 1_000))
+        if spare is None:
+            with pytest.raises(Unavailable) as raised:
+                played.down("b")
+            assert raised.value.missing == ["b", "c"]
+            continue
+        played.down("b")
+        assert {LetGo("b"), LetGo("c")} <= set(played.other)
+        played.acks("a", *range(9_000, 10_000))
+        played.acks("d", *(entry_id for entry_id, _ in played.written("d")))
+        for bookie in "bc":
+            played.read(bookie, 0, NONE)  # asked long ago, and no answer about the next one
+            played.read(bookie, 10_000, NONE)
+        assert played.end().last_entry == 9_999
+
+
+def test_it_is_said_at_once_when_a_bookie_that_fell_behind_was_all_that_is_left() -> None:
+    """What b acknowledged before it was lost is written without c; the rest needs c."""
+    played = fenced(NONE, NONE)
+    played.read("a", 0, packets(0, 9_999))
+    played.acks("b", *range(4_000))
+    acked_by_b = len(played.written("b"))
+    played.acks("b", *range(4_000, acked_by_b))
+    played.down("b")
+    played.acks("a", *range(5_000))
+    with pytest.raises(Unavailable) as raised:
+        played.acks("c", *range(100))
+    assert raised.value.entry_id == acked_by_b
+    assert sorted(raised.value.missing) == ["b", "c"]
+
+
 def test_a_bookie_has_a_bounded_number_of_bytes_to_answer() -> None:
     played = fenced(NONE, NONE)
     for entry_id in range(40):
