@@ -2,7 +2,7 @@
 # included): each first makes .venv from the pinned, hashed lock files.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration servers bench lock clean venv
+.PHONY: help demo test lint types unit integration servers bench bench-bookkeeper lock clean venv
 
 PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
@@ -14,7 +14,8 @@ help:
 	@echo 'make integration   of these, only the ones against real ZooKeeper and bookies'
 	@echo 'make servers fetch ZooKeeper and BookKeeper for these (Java 17 and Maven), and say what is missing'
 	@echo 'make lint    ruff, ruff format, mypy --strict'
-	@echo 'make bench   the tables of docs/PERFORMANCE.md'
+	@echo 'make bench   the first table of docs/PERFORMANCE.md: logs in files'
+	@echo 'make bench-bookkeeper   the second: ledgers on bookies, beside the Java client'
 	@echo 'make lock    pin again (needs uv)'
 	@echo 'make clean   remove what the others made'
 
@@ -48,6 +49,9 @@ servers: venv
 
 bench: venv
 	$(PY) -m benchmarks.embedded $(BENCH_ARGS)
+
+bench-bookkeeper: venv
+	$(PY) -m benchmarks.bookkeeper $(BENCH_ARGS)
 
 LOCKING := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate
