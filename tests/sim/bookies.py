@@ -282,8 +282,11 @@ class SimNodes:
             return
         is_lost = world.strikes(world.sky.meta_unknown)
         is_applied = not is_lost or world.chance.random() < 0.5
+        known = self.metadata
 
         def apply() -> None:
+            if is_lost and self.metadata is not known:
+                return  # of an older version, and nobody is there to ask again
             try:
                 wanted = change(self.metadata)
             except DlogError as error:
@@ -321,6 +324,7 @@ class SimAppender:
         self.frames: dict[int, bytes] = {}
         self.connects: Counter[tuple[int, str]] = Counter()
         self.starts: dict[Slot, int] = {}  # from where on each slot has everything
+        self.not_kept_for: set[Slot] = set()  # named too late to get its whole fragment
         sky = world.sky
         self.core = AppenderCore(
             LEDGER_ID,
@@ -371,6 +375,9 @@ class SimAppender:
         for slot in core.slots:
             if slot.state is State.LIVE:
                 self.starts.setdefault(slot, slot.acked_to + 1)
+            elif slot.state is State.NAMING and core.places.kept_from is None:
+                self.world.mark("kept no more")
+                self.not_kept_for.add(slot)
         if isinstance(core.failure, Broken):
             raise core.failure
         if core.last_confirmed > self.told_confirmed:
@@ -814,7 +821,8 @@ class Oracle:
         if slot.bookie_id != metadata.fragments[-1].ensemble[slot.place]:
             raise Violation(f"{slot} is not the one that is named")
         first = appender.starts[slot]
-        if appender.connects[slot.place, slot.bookie_id] == 1:
+        is_new = appender.connects[slot.place, slot.bookie_id] == 1
+        if is_new and slot not in appender.not_kept_for:
             for fragment in reversed(metadata.fragments):
                 if fragment.ensemble[slot.place] != slot.bookie_id:
                     break

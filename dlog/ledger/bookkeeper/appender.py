@@ -35,6 +35,7 @@ from dlog.errors import (
     Fenced,
     ForkedHandle,
     NotFound,
+    Outcome,
     TooLarge,
     WriterClosed,
 )
@@ -163,7 +164,7 @@ class BookKeeperAppender:
         if self._closed is not None:
             return self._closed
         if self._abandoned:
-            raise self._closed_error("abandoned")
+            raise self._closed_error("abandoned", is_sent=self._closing is not None)
         if self._closing is None or self._closing.done():
             self._stop()
             self._closing = self._loop.create_task(self._close())
@@ -174,7 +175,7 @@ class BookKeeperAppender:
             raise error.again() from error.__cause__
         except asyncio.CancelledError:
             if closing.cancelled():
-                raise self._closed_error("abandoned") from None
+                raise self._closed_error("abandoned", is_sent=True) from None
             raise
 
     def abandon(self) -> None:
@@ -207,8 +208,10 @@ class BookKeeperAppender:
                 pid=self._pid,
             )
 
-    def _closed_error(self, how: str) -> WriterClosed:
-        return WriterClosed(f"ledger {self.ledger_id} was {how}", ledger_id=self.ledger_id)
+    def _closed_error(self, how: str, *, is_sent: bool = False) -> WriterClosed:
+        outcome = Outcome.UNKNOWN if is_sent else Outcome.NOT_HAPPENED
+        message = f"ledger {self.ledger_id} was {how}"
+        return WriterClosed(message, ledger_id=self.ledger_id, outcome=outcome)
 
     # --- Entries
 
@@ -276,14 +279,12 @@ class BookKeeperAppender:
 
     def on_adds(self, link: DataLink, answer: Answer, entry_ids: list[int]) -> None:
         trace.after("bookie.sent")
-        try:
-            entries, frame_bytes = self.core.on_adds(link, answer, entry_ids)
-        except DlogError as error:
-            self.core.fail(error)
-        else:
-            if entries > 0:
-                link.settle(self.ledger_id, entries=entries, bytes=frame_bytes)
-        self._after_fact()
+        self._tell(self._take_answers, link, answer, entry_ids)
+
+    def _take_answers(self, link: DataLink, answer: Answer, entry_ids: list[int]) -> None:
+        entries, frame_bytes = self.core.on_adds(link, answer, entry_ids)
+        if entries > 0:
+            link.settle(self.ledger_id, entries=entries, bytes=frame_bytes)
 
     def on_room(self, link: DataLink) -> None:
         self._pump_soon()
@@ -292,12 +293,20 @@ class BookKeeperAppender:
         self._tell(self.core.on_down, link, answer)
 
     def _tell(self, fact: Callable[..., object], *about: object) -> None:
-        """A promise that did not hold ends the appender before it can do harm."""
+        """A promise that did not hold ends the appender before it can do harm, and so does a policy
+        that raises: links and timers must go on, and nobody may wait for ever."""
         try:
             fact(*about)
         except DlogError as error:
             self.core.fail(error)
+        except Exception as error:  # noqa: BLE001 - of a policy, or a defect
+            self._fail_broken(error)
         self._after_fact()
+
+    def _fail_broken(self, error: BaseException) -> None:
+        broken = Broken(f"ledger {self.ledger_id}: {error!r}", ledger_id=self.ledger_id)
+        broken.__cause__ = error
+        self.core.fail(broken)
 
     def _after_fact(self) -> None:
         core = self.core
@@ -504,9 +513,7 @@ class BookKeeperAppender:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            broken = Broken(f"ledger {self.ledger_id}: {error!r}", ledger_id=self.ledger_id)
-            broken.__cause__ = error
-            self.core.fail(broken)
+            self._fail_broken(error)
             self._after_fact()
 
     def _stop(self) -> None:
@@ -515,7 +522,7 @@ class BookKeeperAppender:
         self._cancel_tasks()
         self._schedule_tick()
         if self._birth is not None and not self._birth.done():
-            self._birth.set_exception(self._closed_error("closed"))
+            self._birth.set_exception(self._closed_error("closed", is_sent=True))
 
     def _cancel_tasks(self) -> None:
         for task in self._tasks:

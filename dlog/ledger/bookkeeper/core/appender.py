@@ -11,7 +11,9 @@ count* acked it and all before it. A slot counts while it is LIVE and its link i
   hold what they confirm either way: neither a lost bookie nor a slow metadata store stops appends
   while A bookies are left;
 - a candidate gets everything from the first entry of its fragment on, which therefore is kept until
-  the change is known.
+  the change is known. Should the window be full of what is kept for it alone, and nothing else has
+  moved for the time of a laggard, it is kept no more: a slow metadata store costs copies then, and
+  does not stop appends.
 
     facts in:  put, begin_birth, publish, on_link, on_adds, on_down, on_lac_written, on_tick, …
     out:       `effects`, what may be sent (`take_run`), and `last_confirmed`, `last_published`,
@@ -96,6 +98,7 @@ class AppenderCore:
         self._publish_to = -1
         self._quiet_ms = 0.0  # since the last put
         self._stalled_ms = 0.0
+        self._held_ms = 0.0  # since a change of metadata alone holds the window
         self._look_age_ms = 0.0
 
     @property
@@ -271,9 +274,9 @@ class AppenderCore:
     def _kept_from(self) -> int:
         """The oldest entry that some bookie may still have to be sent."""
         first = self.standing.last_confirmed + 1
-        change = self.places.change
-        if change is not None:
-            first = min(first, change.first_entry)
+        kept_from = self.places.kept_from
+        if kept_from is not None:
+            first = min(first, kept_from)
         for slot in self.slots:
             if slot.state is State.LIVE:
                 first = min(first, slot.acked_to + 1)
@@ -352,6 +355,7 @@ class AppenderCore:
         self._age(step_ms)
         for slot in list(self.slots):
             self._judge(slot)
+        self._keep_less_if_held(step_ms)
         self._give_up_if_stalled(step_ms)
         if self.standing.is_over:
             return
@@ -417,6 +421,17 @@ class AppenderCore:
             is_awaited = holds_window or holds_entries
             is_needed = sum(each.counts for each in others) < self._ack_quorum
         return is_awaited and (not is_needed or self.places.candidate() is not None)
+
+    def _keep_less_if_held(self, step_ms: float) -> None:
+        """The window is confirmed to its end, more waits, and it stays for a change of metadata."""
+        kept_from, behind = self.places.kept_from, self.standing.last_confirmed + 1
+        is_full = self.send_end() < self.outbox.end and self.send_end() == behind
+        is_held = kept_from is not None and kept_from < behind and is_full
+        self._held_ms = self._held_ms + step_ms if is_held else 0.0
+        if self._held_ms >= self._options.laggard_ms:
+            self._held_ms = 0.0
+            self.places.keep_no_more()
+            self._count()
 
     def _give_up_if_stalled(self, step_ms: float) -> None:
         """Nothing moves: after a while say so, and who is missing."""

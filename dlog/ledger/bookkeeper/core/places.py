@@ -23,7 +23,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from dlog.chance import Chance
-from dlog.errors import DlogError, Fenced, NotFound, Outcome, Retry, check
+from dlog.errors import DlogError, Fenced, Handle, NotFound, Outcome, Retry, check
 from dlog.ledger.bookkeeper.core.append_effects import (
     Change,
     Connect,
@@ -58,6 +58,7 @@ class Places:
         self._avoid_until_ms: dict[str, float] = {}
         self._vacancies = [0] * len(self.ensemble)  # of each place, since it last took entries
         self._fill_at_ms = [0.0] * len(self.ensemble)
+        self._change_is_kept = False  # what it names bookies for, see `kept_from`
         self._change_waits = False  # for its next try
         self._change_is_unknown = False
         self._change_at_ms = 0.0
@@ -199,6 +200,7 @@ class Places:
                 slot.is_proven = True  # its link is up: if the change is stored, it was open after
             places = {slot.place: slot.bookie_id for slot in ready}
             self.change = Change(standing.last_confirmed + 1, places)
+            self._change_is_kept = True
             self._change_is_unknown = False
         elif not self._change_waits:
             return
@@ -212,11 +214,12 @@ class Places:
         self._change_failures = 0
         self.meta_trouble = None
         self._take_over(metadata)
+        first = change.first_entry if self._change_is_kept else self._standing.last_confirmed + 1
         for slot in list(self.slots):
             if slot.state is not State.NAMING:
                 continue
             if slot.link is not None and slot.bookie_id == self.ensemble[slot.place]:
-                slot.go_live(change.first_entry)
+                slot.go_live(first)
             else:
                 slot.state = State.VACANT  # named or not, it is known now
                 self.lose(slot)
@@ -240,6 +243,17 @@ class Places:
                 slot.is_proven = False
                 if slot.link is None:
                     self.lose(slot)
+
+    @property
+    def kept_from(self) -> int | None:
+        """Entries that the candidates of the change under way are to get, confirmed or not."""
+        change = self.change
+        return change.first_entry if change is not None and self._change_is_kept else None
+
+    def keep_no_more(self) -> None:
+        """Whoever is named goes on behind what is confirmed then, like one that comes back: A
+        others hold what was confirmed meanwhile."""
+        self._change_is_kept = False
 
     def _asked_change(self) -> Change:
         change = self.change
@@ -317,5 +331,7 @@ class Places:
         if isinstance(error, NotFound):
             ledger_id = self._standing.ledger_id
             error = Fenced(f"ledger {ledger_id} was deleted", ledger_id=ledger_id)
+        error = error.again()  # about metadata; of the appender and its entries it says this:
+        error.outcome, error.handle = Outcome.UNKNOWN, Handle.DEAD
         self.fail(error)
         return True

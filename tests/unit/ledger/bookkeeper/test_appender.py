@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from dlog import trace
-from dlog.errors import Broken, ConfigError, Fenced, ForkedHandle, TooLarge, WriterClosed
+from dlog.errors import Broken, ConfigError, Fenced, ForkedHandle, Outcome, TooLarge, WriterClosed
 from dlog.ledger.bookkeeper.core.changes import marked
 from dlog.ledger.bookkeeper.ledger_nodes import LedgerNodes
 from dlog.ledger.store import ClosedLedger
@@ -185,8 +185,9 @@ async def test_an_ended_birth_says_so(nodes: LedgerNodes) -> None:
     birth = asyncio.create_task(made.appender.birth([b"birth"]))
     await asyncio.sleep(0)
     await ended(made)
-    with pytest.raises(WriterClosed):
+    with pytest.raises(WriterClosed) as raised:
         await birth
+    assert raised.value.outcome is Outcome.UNKNOWN, "it was sent"
 
 
 async def test_another_process_is_refused(
@@ -394,6 +395,48 @@ async def test_a_close_in_the_middle_of_a_change(nodes: LedgerNodes, meta: Meddl
     await made.appender.wait_ended()
 
 
+async def test_what_an_abandoned_close_did_is_unknown(nodes: LedgerNodes, meta: Meddling) -> None:
+    made = await whole(nodes)
+    await made.appender.birth([b"birth"])
+    reached = asyncio.Event()
+
+    async def hold() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    meta.before["put"].append(hold)
+    closing = asyncio.create_task(made.appender.close())
+    await reached.wait()
+    made.appender.abandon()
+    for close in (closing, made.appender.close()):
+        with pytest.raises(WriterClosed) as raised:
+            await close
+        assert raised.value.outcome is Outcome.UNKNOWN
+    await made.appender.wait_ended()
+
+
+async def test_a_policy_that_raises_ends_the_appender(
+    nodes: LedgerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a tick, and by a link: neither may be the one that stops."""
+    for is_by_link in (True, False):
+        made = await whole(nodes, laggard_ms=0.0, add_timeout_ms=0.0)
+        await made.appender.birth([b"birth"])
+
+        def replacement(**about: object) -> str:
+            raise KeyError("rack")
+
+        monkeypatch.setattr(made.appender._placement, "replacement", replacement)
+        if is_by_link:
+            made.link(0).down()
+        else:
+            made.bookie(0).is_silent = True
+            made.appender.submit([b"1"])
+        await made.heard.until_failed()
+        assert isinstance(made.heard.failed, Broken)
+        await ended(made)
+
+
 async def test_others_change_older_fragments_under_us(nodes: LedgerNodes, meta: Meddling) -> None:
     """metadata_overwritten: what a repair wrote meanwhile stays."""
     made = await whole(nodes, spares=2)
@@ -407,7 +450,8 @@ async def test_others_change_older_fragments_under_us(nodes: LedgerNodes, meta: 
     def repaired(metadata: object) -> object:
         first, *rest = metadata.fragments  # type: ignore[attr-defined]
         ensemble = ("repaired", *first.ensemble[1:])
-        return replace(metadata, fragments=(replace(first, ensemble=ensemble), *rest))  # type: ignore[type-var]
+        # type: ignore[type-var]
+        return replace(metadata, fragments=(replace(first, ensemble=ensemble), *rest))
 
     await nodes.change(stored, repaired)  # type: ignore[arg-type]
     made.link(1).down()

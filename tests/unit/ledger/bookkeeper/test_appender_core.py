@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import AuthError, Broken, Fenced, NotFound, Outcome, Unavailable
+from dlog.errors import AuthError, Broken, Fenced, Handle, NotFound, Outcome, Unavailable
 from dlog.ledger.bookkeeper.core.append_effects import Change, Connect, LetGo, Look, WriteLac
 from dlog.ledger.bookkeeper.core.appender import AppenderCore
 from dlog.ledger.bookkeeper.core.slots import State
@@ -675,6 +675,76 @@ def test_a_change_that_certainly_was_not_stored_begins_anew() -> None:
     assert bench.core.places.meta_trouble is None
 
 
+def held_by_a_change() -> tuple[Bench, Change]:
+    """A window of four, all confirmed and kept for a bookie that is not named yet; more waits."""
+    bench = Bench(window_entries=4, laggard_ms=500.0, spares=("d", "e"))
+    bench.put(2)
+    bench.pump()
+    for bookie in ALL:
+        bench.ack_to(bookie, 1)
+    bench.down("a")
+    bench.link(bench.effect(Connect).slot)
+    change = bench.effect(Change)
+    bench.put(20)
+    bench.pump()
+    bench.ack_to("b", 5)
+    bench.ack_to("c", 5)
+    assert (bench.confirmed, bench.core.outbox.first, bench.pump()) == (5, 2, {})
+    return bench, change
+
+
+def test_a_metadata_store_that_is_away_does_not_stop_those_that_stay() -> None:
+    bench, change = held_by_a_change()
+    bench.ticks(475)
+    assert bench.pump() == {}, "soon is soon enough for a full copy"
+    bench.ticks(25)
+    assert bench.pump() == {"b": [6, 7, 8, 9], "c": [6, 7, 8, 9]}
+    for last in (9, 13, 17):
+        bench.ack_to("b", last)
+        bench.ack_to("c", last)
+        bench.pump()
+    assert bench.confirmed == 17, "it waits once, not once for each window"
+    bench.changed(change)
+    assert bench.pump() == {"d": [18, 19, 20, 21]}, "d goes on behind what b and c hold"
+    assert bench.metadata.fragments[-1].first_entry_id == 2
+    bench.ack_to("b", 18)
+    assert bench.confirmed == 17
+    bench.ack_to("d", 18)
+    assert bench.confirmed == 18
+    bench.down("b")
+    bench.link(bench.effect(Connect).slot)
+    lac = bench.effect(WriteLac)
+    bench.core.on_lac_written(lac.slot, lac.last_entry, Answer.OK)
+    second = bench.effect(Change)
+    bench.ack_to("c", 21)
+    bench.ack_to("d", 21)
+    bench.changed(second)
+    assert bench.pump() == {"e": [19, 20, 21]}, "the next change is kept for again"
+
+
+def test_a_window_that_waits_for_bookies_is_kept_for_a_change() -> None:
+    bench, change = held_by_a_change()
+    bench.ticks(475)
+    bench.core.on_not_changed(Unavailable("no answer", outcome=Outcome.UNKNOWN))
+    bench.ticks(25)
+    assert bench.core.places.kept_from is None, "unknown or under way: the same"
+
+    bench = Bench(window_entries=4)
+    bench.put(20)
+    bench.pump()
+    bench.down("a")
+    bench.link(bench.effect(Connect).slot)
+    bench.ticks(200)
+    bench.ack_to("b", 3)
+    bench.ticks(400)
+    assert bench.core.places.kept_from == 0, "c holds it, too"
+    bench.ack_to("c", 3)
+    bench.ticks(475)
+    assert bench.core.places.kept_from == 0
+    bench.changed(bench.effect(Change))
+    assert bench.pump()["d"] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -690,7 +760,9 @@ def test_metadata_that_may_not_be_changed_ends_the_appender(
     bench.down("a")
     bench.link(bench.effect(Connect).slot)
     bench.core.on_not_changed(error)
-    assert isinstance(bench.core.failure, kind)
+    failure = bench.core.failure
+    assert isinstance(failure, kind)
+    assert (failure.outcome, failure.handle) == (Outcome.UNKNOWN, Handle.DEAD)
 
 
 def test_what_is_stored_counts_also_where_somebody_else_wrote_it() -> None:
