@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from dlog.errors import Corrupt, NotFound, ReaderClosed, Unavailable
-from dlog.ledger.bookkeeper.tail_watch import LAC_TIMEOUT_MS, METADATA_GRACE_S
+from dlog.ledger.bookkeeper.tail_watch import LAC_TIMEOUT_MS, LOOK_AGAIN_MS, METADATA_GRACE_S
 from dlog.meta.store import Watch
 from tests.scenarios.test_bookkeeper_reading import ANY_BYTES, AT_ONCE_S, act, read_all, timed
-from tests.sim.reading_world import LEDGER, World
+from tests.sim.reading_world import LEDGER, Weather, World
 
 
 def test_a_crash_under_many_reads_is_one_crash() -> None:
@@ -56,6 +56,7 @@ def test_a_read_that_failed_waits_little_for_metadata(hangs: bool) -> None:
                     await reader.read(0, 2, bytes_max=ANY_BYTES)
                 caught = raised.type
         assert not reader.metadata_away
+        assert hangs or world.loop.time() < LOOK_AGAIN_MS / 1000, "not only by the way"
 
     act(scene)
 
@@ -199,6 +200,20 @@ def test_entries_that_do_not_fit_are_not_fetched_in_vain(ensemble: int) -> None:
         assert len(await reader.read(0, 59, bytes_max=0)) == 1
 
     act(scene, ensemble=ensemble)
+
+
+def test_entries_of_no_bytes_are_entries() -> None:
+    async def scene(world: World) -> None:
+        for _ in range(40):
+            world.add(b"")
+        world.publish()
+        for bookie in world.bookies.values():
+            bookie.batches = False
+        await read_all(world, world.reader(), 39, bytes_max=0)
+        await read_all(world, world.reader(), 39)
+
+    for ensemble in (3, 4):
+        act(scene, ensemble=ensemble, weather=Weather(delay_ms=0.0))
 
 
 def test_many_readers_of_one_ledger_are_told_apart() -> None:
