@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from dlog.errors import Fenced
+from dlog.ledger.bookkeeper.core.changes import replaced
 from dlog.ledger.bookkeeper.core.slots import State
 from dlog.wire.ledger_metadata import LedgerState
 from tests.sim.bookie_history import hear_again
-from tests.sim.bookies import BookieWeather, SimBookie, SimRecoverer, new_bookie_world
+from tests.sim.bookies import LEDGER_ID, BookieWeather, SimBookie, SimRecoverer, new_bookie_world
 
 PATIENCE_MS = 60_000.0
 
@@ -95,6 +96,40 @@ def test_ack_before_metadata() -> None:
     scene.world.sky.meta_slow = 1.0
     scene.all_is_confirmed()
     assert [fragment.first_entry_id for fragment in scene.world.nodes.metadata.fragments][1] == 3
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_slow_metadata_store_stops_nobody(is_stored: bool) -> None:
+    """It held the window, because all of it was kept for a bookie that nobody named yet. What the
+    others confirm meanwhile a recovery finds: without the one that was lost, or, if the change was
+    stored after all, from one that stays and the newcomer, which has nothing."""
+    scene = Scene(window_entries=4, spares=1)
+    scene.put(3)
+    scene.all_is_confirmed()
+    scene.world.sky.meta_slow = 1e9
+    scene.kill(scene.named(0))
+    scene.until(lambda: scene.core.places.change is not None)
+    scene.put(30)
+    scene.go_on(2_000.0)
+    assert (scene.confirmed, scene.core.places.change is None) == (32, False)
+    nodes, change = scene.world.nodes, scene.core.places.change
+    assert change is not None
+    if is_stored:
+        lost = scene.named(0)
+        stored = replaced(
+            nodes.metadata,
+            ledger_id=LEDGER_ID,
+            first_entry=change.first_entry,
+            places=change.places,
+        )
+        assert stored is not None
+        nodes.put(stored)
+        assert (scene.named(0) is lost, scene.named(0).entries) == (False, {})
+        scene.kill(scene.named(1))
+    scene.world.sky.meta_slow = 1.0
+    scene.recover()
+    scene.until(lambda: nodes.metadata.state is LedgerState.CLOSED)
+    assert (nodes.metadata.last_entry_id, scene.confirmed) == (32, 32)
 
 
 def test_fragment_start_after_pipeline() -> None:

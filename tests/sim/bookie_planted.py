@@ -76,6 +76,30 @@ def ack_before_metadata(patch: Patch) -> None:
 
 
 @plant
+def lost_bookie_counts_until_it_is_replaced(patch: Patch) -> None:
+    """What it acked before it was lost still confirms, while a change is under way."""
+    real_lose, real_count = Places.lose, AppenderCore._count
+    lost: dict[Places, dict[int, Slot]] = {}
+
+    def lose(self: Places, slot: Slot) -> None:
+        if slot.counts:
+            lost.setdefault(self, {})[slot.place] = slot
+        real_lose(self, slot)
+
+    def count(core: AppenderCore) -> None:
+        places, slots = core.places, core.places.slots
+        gone = lost.get(places, {})
+        places.slots = [
+            slot if slot.state is State.LIVE else gone.get(slot.place, slot) for slot in slots
+        ]
+        real_count(core)
+        places.slots = slots
+
+    patch.setattr(Places, "lose", lose)
+    patch.setattr(AppenderCore, "_count", count)
+
+
+@plant
 def completion_revoked(patch: Patch) -> None:
     """The successor of a bookie inherits its acks."""
     real = Places._connect
