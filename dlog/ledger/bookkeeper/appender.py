@@ -145,7 +145,7 @@ class BookKeeperAppender:
             self._birth.set_exception(self.core.failure.again())
         self.core.begin_birth()
         self._put(buffers)
-        await asyncio.shield(self._birth)
+        await self._birth
 
     def submit(self, buffers: Sequence[Buffer]) -> int:
         self._check_usable()

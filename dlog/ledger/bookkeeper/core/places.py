@@ -161,7 +161,7 @@ class Places:
     def cannot_be_filled(self, slot: Slot) -> bool:
         """No other bookie was found, and the one that is named is away."""
         is_named = slot.bookie_id == self.ensemble[slot.place]
-        return slot.state in (State.VACANT, State.CONNECTING) and is_named
+        return slot.state is State.VACANT or (slot.state is State.CONNECTING and is_named)
 
     def candidate(self) -> str | None:
         avoid, now_ms = self._avoid_until_ms, self._standing.now_ms
@@ -240,7 +240,6 @@ class Places:
         for slot in list(self.slots):
             if slot.state is State.NAMING:
                 slot.state = State.READY
-                slot.is_proven = False
                 if slot.link is None:
                     self.lose(slot)
 
@@ -274,11 +273,9 @@ class Places:
         self.metadata = metadata
         for slot in list(self.slots):
             named = last.ensemble[slot.place]
-            if slot.state is State.VACANT:
-                slot.bookie_id = named
-            elif slot.bookie_id == named or slot.state is State.NAMING:
+            if slot.bookie_id == named or slot.state in (State.NAMING, State.VACANT):
                 continue
-            elif slot.state is State.LIVE:
+            if slot.state is State.LIVE:
                 self._let_go_of(slot)
                 self._connect(slot.place, named)
             elif slot.bookie_id in last.ensemble:

@@ -27,7 +27,10 @@ from tests.unit.ledger.bookkeeper.meddling import Meddling
 async def meta() -> AsyncIterator[Meddling]:
     meta = Meddling(MemoryTree())
     before = asyncio.all_tasks()
+    trouble: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: trouble.append(about))
     yield meta
+    assert not trouble, "no callback raises"
     await meta.close()
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, "an appender that ended has no tasks"
@@ -255,6 +258,25 @@ async def test_a_lost_bookie_is_replaced_and_the_new_one_gets_the_rest(nodes: Le
     assert points >= {(f"bookie.{name}", side) for name in names for side in ("before", "after")}
 
 
+async def test_time_goes_faster_when_something_is_awaited(nodes: LedgerNodes) -> None:
+    made = await whole(nodes)
+    await made.appender.birth([b"birth"])
+    made.appender.core.tick_ms = 1_000.0
+    made.link(0).down()
+    assert made.appender.core.tick_ms == 25.0
+    await ended(made)
+
+
+async def test_a_change_begins_with_what_is_known(nodes: LedgerNodes, meta: Meddling) -> None:
+    made = await whole(nodes, spares=2)
+    await made.appender.birth([b"birth"])
+    made.link(0).down()
+    await until(lambda: made.ensemble[0] != "a")
+    puts, looks = meta.count_of("put"), meta.count_of("sync")
+    assert await made.appender.close() == ClosedLedger(0, 5)
+    assert (meta.count_of("put"), meta.count_of("sync")) == (puts + 1, looks)
+
+
 async def test_links_that_were_there_before_the_ledger_need_no_look(
     nodes: LedgerNodes, meta: Meddling
 ) -> None:
@@ -282,6 +304,7 @@ async def test_two_closes_are_one(nodes: LedgerNodes, meta: Meddling) -> None:
     assert await made.appender.close() == ClosedLedger(0, 5)
     assert meta.count_of("put") == puts + 1
     await until(lambda: made.let_go)
+    made.appender.abandon()
     assert made.let_go == [made.appender]
     with pytest.raises(WriterClosed):
         made.appender.submit([b"late"])
@@ -316,8 +339,11 @@ async def test_nobody_closes_over_a_recovery(nodes: LedgerNodes) -> None:
     await made.appender.birth([b"birth"])
     stored = await nodes.read(made.appender.ledger_id)
     await nodes.change(stored, marked)
-    with pytest.raises(Fenced):
-        await made.appender.close()
+    closes = (made.appender.close(), made.appender.close())
+    first, second = await asyncio.gather(*closes, return_exceptions=True)
+    assert isinstance(first, Fenced)
+    assert isinstance(second, Fenced)
+    assert first is not second, "an error collects the traces of one who raises it"
     assert (await nodes.read(stored.ledger_id)).metadata.state is LedgerState.IN_RECOVERY
     assert made.let_go == [made.appender]
 

@@ -71,6 +71,14 @@ def test_acks_come_in_any_order_and_twice_and_settle_once(runs: list[list[int]])
     assert (slot.acked_to, slot.in_flight, slot.ahead) == (5, 0, set())
 
 
+def test_a_run_that_looks_whole_and_is_not() -> None:
+    bench = Bench()
+    bench.put(4)
+    bench.pump()
+    bench.ack("a", 0, 1, 1, 3)
+    assert (bench.slot("a").acked_to, bench.slot("a").ahead) == (1, {3})
+
+
 def test_an_answer_to_what_was_never_sent_is_not_an_ack() -> None:
     bench = Bench(window_entries=2)
     bench.put(4)
@@ -80,6 +88,8 @@ def test_an_answer_to_what_was_never_sent_is_not_an_ack() -> None:
         assert bench.say(bookie, Answer.BUSY, 7, -1) == (0, 0)
     assert bench.confirmed == -1
     assert bench.slot("a").refused == set()
+    assert bench.ack("a", 0, 1, 2, 3)[0] == 1
+    assert bench.slot("a").acked_to == 1
 
 
 def test_the_lac_of_an_entry_is_what_is_confirmed_without_a_gap() -> None:
@@ -225,6 +235,27 @@ def test_an_entry_refused_and_taken_is_there() -> None:
     assert bench.say("a", Answer.BUSY, 1) == (0, 0), "too late: it was taken"
 
 
+def test_a_refusal_that_comes_after_the_ack_is_none() -> None:
+    bench = Bench()
+    bench.put(3)
+    bench.pump()
+    bench.ack("a", 2)
+    assert bench.say("a", Answer.BUSY, 2) == (0, 0)
+    assert bench.slot("a").refused == set()
+
+
+def test_a_refused_entry_of_any_size_is_sent_again() -> None:
+    bench = Bench()
+    for size in (ADD_RUN_BYTES_MAX, 1, ADD_RUN_BYTES_MAX - 2 * FIXED_BYTES - 1, 1):
+        bench.put(bytes=size)
+    bench.pump()
+    bench.say("a", Answer.BUSY, 0, 1, 2, 3)
+    bench.ticks(100)
+    slot = bench.slot("a")
+    runs = [bench.core.take_run(slot) for _ in range(3)]
+    assert runs == [[0], [1, 2], [3]]
+
+
 def test_pauses_grow_until_something_is_taken_and_less_is_asked_at_a_time() -> None:
     bench = Bench()
     bench.put(100)
@@ -310,9 +341,20 @@ def test_a_fence_ends_the_appender() -> None:
     assert isinstance(bench.core.failure, Fenced)
     assert bench.core.failure.ledger_id == 7
     assert bench.confirmed == -1
-    assert {effect.link for effect in bench.effects(LetGo)} == links
+    effects = bench.effects()
+    assert {type(effect) for effect in effects} == {LetGo}
+    assert {effect.link for effect in effects} == links
     bench.put()
     assert bench.pump() == {}
+    bench.core.fail(Broken("too late"))
+    assert isinstance(bench.core.failure, Fenced)
+
+
+def test_a_failure_takes_back_what_was_asked_for() -> None:
+    bench = Bench()
+    bench.down("a")
+    bench.say("b", Answer.FENCED, 0)
+    assert {type(effect) for effect in bench.effects()} == {LetGo}
 
 
 def test_after_a_stop_nothing_is_confirmed_or_sent() -> None:
@@ -617,6 +659,7 @@ def test_the_successor_of_a_successor_gets_it_all() -> None:
     bench.link(bench.effect(Connect).slot)
     change = bench.effect(Change)
     bench.down("d")
+    assert bench.effects(Connect) == [], "it may be named by now: that must be known first"
     bench.ack_to("b", 2)
     bench.ack_to("c", 2)
     bench.changed(change)
@@ -653,6 +696,79 @@ def test_an_unknown_change_is_asked_again_as_it_was() -> None:
     assert bench.effect(Change) == change, "once unknown, it stays unknown until it is known"
     bench.changed(change)
     assert bench.pump() == {"d": [1, 2]}
+
+
+def test_what_was_unknown_once_says_nothing_of_the_next_change() -> None:
+    bench = Bench(spares=("d", "e"))
+    bench.down("a")
+    bench.link(bench.effect(Connect).slot)
+    change = bench.effect(Change)
+    bench.core.on_not_changed(Unavailable("no answer", outcome=Outcome.UNKNOWN))
+    bench.changed(change)
+    bench.down("b")
+    bench.link(bench.effect(Connect).slot)
+    bench.ticks(100)
+    bench.effect(Change)
+    bench.core.on_not_changed(Unavailable("not now"))
+    assert bench.core.places.change is None
+
+
+def test_a_candidate_lost_while_its_change_failed_makes_room_for_another() -> None:
+    bench = Bench(spares=("d", "e"))
+    bench.down("a")
+    bench.link(bench.effect(Connect).slot)
+    bench.effect(Change)
+    bench.down("d")
+    bench.core.on_not_changed(Unavailable("not now"))
+    assert bench.effect(Connect).slot.bookie_id == "e"
+
+
+def test_a_candidate_that_somebody_else_named_elsewhere() -> None:
+    bench = Bench(spares=("d", "e", "f"))
+    bench.down("a")
+    bench.link(bench.effect(Connect).slot)
+    change = bench.effect(Change)
+    bench.down("b")
+    other = bench.effect(Connect).slot
+    assert other.bookie_id == "e"
+    bench.metadata = metadata_on("a", "b", "e")
+    bench.changed(change)
+    taken = {effect.slot.place: effect.slot.bookie_id for effect in bench.effects(Connect)}
+    assert taken == {1: "f", 2: "e"}
+
+
+def test_an_answer_to_a_candidate_is_not_about_its_adds() -> None:
+    """It may stand behind a link on which it had adds in flight before."""
+    bench = Bench()
+    confirmed_entry(bench)
+    confirmed_entry(bench)
+    bench.down("a")
+    bench.link(bench.effect(Connect).slot)
+    bench.say("d", Answer.FENCED, 0)
+    assert bench.core.failure is None
+
+
+def test_the_wait_for_a_lost_bookie_grows_until_it_takes_entries() -> None:
+    bench = Bench(spares=())
+
+    def waited_ms() -> float:
+        began_ms = bench.core.standing.now_ms
+        while not (found := bench.effects(Connect)):
+            bench.ticks(25)
+        bench.link(found[0].slot, is_proven=True)
+        return bench.core.standing.now_ms - began_ms
+
+    waits = []
+    for _ in range(4):
+        bench.down("a")
+        waits.append(waited_ms())
+    assert waits == sorted(waits)
+    assert waits[-1] >= 4 * waits[0]
+    bench.put()
+    bench.pump()
+    bench.ack("a", 0)
+    bench.down("a")
+    assert waited_ms() == waits[0]
 
 
 def test_a_change_that_certainly_was_not_stored_begins_anew() -> None:
@@ -723,7 +839,7 @@ def test_a_metadata_store_that_is_away_does_not_stop_those_that_stay() -> None:
 
 
 def test_a_window_that_waits_for_bookies_is_kept_for_a_change() -> None:
-    bench, change = held_by_a_change()
+    bench, _ = held_by_a_change()
     bench.ticks(475)
     bench.core.on_not_changed(Unavailable("no answer", outcome=Outcome.UNKNOWN))
     bench.ticks(25)
