@@ -90,6 +90,11 @@ def test_an_answer_to_what_was_never_sent_is_not_an_ack() -> None:
     assert bench.slot("a").refused == set()
     assert bench.ack("a", 0, 1, 2, 3)[0] == 1
     assert bench.slot("a").acked_to == 1
+    fresh = Bench(window_entries=2)
+    fresh.put(4)
+    fresh.pump()
+    assert fresh.ack("a", 0, 1, 2, 3)[0] == 2
+    assert fresh.slot("a").acked_to == 1
 
 
 def test_the_lac_of_an_entry_is_what_is_confirmed_without_a_gap() -> None:
