@@ -82,9 +82,11 @@ async def store_on(
     store = BookKeeperLedgerStore(
         meta, ledgers_root=cluster.ledgers_root, password=PASSWORD, append=append
     )
-    yield store
-    await store.close()
-    await meta.close()
+    try:
+        yield store
+    finally:
+        await store.close()
+        await meta.close()
 
 
 async def until(fact: Callable[[], object]) -> None:
