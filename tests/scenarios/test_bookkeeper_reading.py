@@ -768,6 +768,33 @@ def test_a_closed_ledger_is_readable_without_the_metadata_store(hangs: bool) -> 
     act(scene)
 
 
+def test_a_closed_ledger_without_the_metadata_store_does_not_keep_the_loop() -> None:
+    """Nobody is left to ask, so every answer comes at once; others have their turns in between."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        await world.close()
+        reader = world.reader()
+        world.nodes.away = True
+        assert await reader.last_readable() == 2
+        assert reader.metadata_away
+        turns = 0
+
+        async def another() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(another())
+        for _ in range(100):
+            assert await reader.wait_past(2, LONG_MS) == 2
+        assert turns >= 100
+        beside.cancel()
+
+    act(scene)
+
+
 def test_bookies_away_and_metadata_there() -> None:
     """Closed meanwhile: metadata alone has the answer."""
 

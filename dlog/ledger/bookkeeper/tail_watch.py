@@ -132,6 +132,10 @@ class TailWatch:
         look = None if self.metadata_away else self._start(self._try_look())
         ensemble = self.core.metadata.fragments[-1].ensemble
         lacs = None if self.core.is_ended else self._start(self._try_ask_lacs())
+        if look is None and lacs is None:
+            # Nobody is asked, and nothing waited for. Whoever asks again and again would keep the
+            # loop to himself, and the metadata store could not even be heard to be back.
+            await asyncio.sleep(0)
         try:
             if look is not None:
                 await self._see_metadata(look, lacs)
