@@ -238,6 +238,10 @@ class AppenderCore:
     def _react(self, slot: Slot, answer: Answer) -> None:
         if self.standing.is_stopped:
             self.places.leave(slot)
+        elif answer is Answer.UNAUTHORIZED and self.standing.last_confirmed >= 0:
+            # The key is right: others took it. This bookie cannot tell whether it ever had data of
+            # the ledger, and says so of adds in these words.
+            self._lose(slot)
         elif reaction(Call.ADD, answer) is Reaction.STOP:
             self.places.fail(self._fatal(slot, answer))
         else:

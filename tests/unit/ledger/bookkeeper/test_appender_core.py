@@ -335,6 +335,18 @@ def test_each_answer_has_its_reaction(answer: Answer) -> None:
         assert isinstance(bench.core.failure, kinds.get(answer, Unavailable))
 
 
+def test_a_bookie_that_forgot_the_ledger_is_replaced_and_ends_nobody() -> None:
+    bench = Bench()
+    bench.put(2)
+    bench.pump()
+    for bookie in "abc":
+        bench.ack(bookie, 0)
+    assert bench.confirmed == 0
+    bench.say("a", Answer.UNAUTHORIZED, 1)
+    assert bench.core.failure is None
+    assert [effect.slot.bookie_id for effect in bench.effects(Connect)] == ["d"]
+
+
 def test_a_fence_ends_the_appender() -> None:
     bench = Bench()
     bench.put(2)
