@@ -134,18 +134,24 @@ class ReadOnly(Fault):
 
 
 class Full(Fault):
-    """Its disk takes no byte more: in half a second it notices, and refuses adds."""
+    """Its disk takes no byte more: in half a second it notices, and refuses adds; or it ends.
+
+    What it took shortly before is not safe there. A flush that fails in the middle of an entry
+    leaves the log torn, the next one is taken for good, the journal is dropped, and reads of these
+    entries fail from then on (seen on 4.18.0: "Read invalid entry length")."""
 
     name = "full"
+    loses_entries = True
 
     async def strike(self, bookie: Bookie) -> None:
-        await asyncio.to_thread(bookie.fill_disk)
-        await come_true(lambda: _registered(bookie, read_only=True), f"{bookie.name} is full")
+        await come_true(lambda: _is_full(bookie), f"{bookie.name} is full")
 
     async def heal(self, bookie: Bookie) -> None:
         await asyncio.to_thread(bookie.empty_disk)
+        bookie.start_writable()
         await come_true(lambda: _registered(bookie), f"{bookie.name} has room again")
         await come_true(lambda: _gone(bookie), f"{bookie.name} is no longer read-only")
+        await asyncio.to_thread(bookie.wait_until_serving)
 
 
 class Wiped(Killed):
@@ -165,6 +171,11 @@ FAULTS: tuple[Fault, ...] = (Killed(), Frozen(), Restarted(), ReadOnly(), Full()
 
 async def _registered(bookie: Bookie, *, read_only: bool = False) -> bool:
     return await asyncio.to_thread(bookie.is_registered, read_only=read_only)
+
+
+async def _is_full(bookie: Bookie) -> bool:
+    await asyncio.to_thread(bookie.fill_disk)  # again: it may remove files of its own
+    return bookie.pid is None or await _registered(bookie, read_only=True)
 
 
 async def _gone(bookie: Bookie) -> bool:
@@ -324,7 +335,7 @@ class Written:
         self.confirmed = -1
         self.published = -1
         self.failed: DlogError | None = None
-        self.longest_gap_s = 0.0  # between confirmations while it goes on
+        self.longest_gap_s = 0.0  # between confirmations while one is awaited
         self._handle = f"writer of {self.ledger_id}"
         self._burst = burst
         self._sent = 0
@@ -349,6 +360,8 @@ class Written:
         await self.appender.birth([payload(self.ledger_id, 0)])
 
     def send(self, count: int) -> int:
+        if self.confirmed == self._sent - 1:
+            self._heard_s = time.monotonic()  # nothing was awaited until now
         for _ in range(count):
             number = self._sent
             self._invoke()
@@ -443,8 +456,7 @@ class Written:
 
     def _note_gap(self) -> None:
         now_s = time.monotonic()
-        if self._goes_on:
-            self.longest_gap_s = max(self.longest_gap_s, now_s - self._heard_s)
+        self.longest_gap_s = max(self.longest_gap_s, now_s - self._heard_s)
         self._heard_s = now_s
 
     # --- What others see
@@ -496,6 +508,12 @@ class Following:
         """Until it is cancelled."""
         while True:
             await self.go_on()
+
+    @property
+    def is_over(self) -> bool:
+        """The ledger is closed, and all of it was delivered."""
+        tail = self.reader._tail.core
+        return tail.is_ended and self.known >= tail.readable
 
     async def go_on(self) -> None:
         last = await self.reader.wait_past(self.known, 1_000)
@@ -579,8 +597,12 @@ async def _check_fragment(
 ) -> None:
     copies: Counter[int] = Counter()
     for bookie_id in fragment.ensemble:
-        held = await _held_by(store, ledger_id, metadata, bookie_id, fragment.first_entry_id, end)
-        copies.update(range(fragment.first_entry_id, end) if bookie_id in lost else held)
+        if bookie_id in lost:
+            copies.update(range(fragment.first_entry_id, end))
+        else:
+            copies.update(
+                await _held_by(store, ledger_id, metadata, bookie_id, fragment.first_entry_id, end)
+            )
     few = [n for n in range(fragment.first_entry_id, end) if copies[n] < metadata.ack_quorum]
     assert not few, f"ledger {ledger_id}: too few copies of {few[:10]} in {fragment}"
 
