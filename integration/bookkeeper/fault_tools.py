@@ -155,7 +155,7 @@ class Full(Fault):
 
 
 class Wiped(Killed):
-    """Killed, and back under its name without anything it had."""
+    """Killed, and back under its name without anything it had: it serves, and denies all."""
 
     name = "wiped"
     loses_entries = True
@@ -164,6 +164,7 @@ class Wiped(Killed):
         bookie.kill()
         await asyncio.to_thread(bookie.wipe)
         bookie.start_writable()
+        await asyncio.to_thread(bookie.wait_until_serving)
 
 
 FAULTS: tuple[Fault, ...] = (Killed(), Frozen(), Restarted(), ReadOnly(), Full(), Wiped())

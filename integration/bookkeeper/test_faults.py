@@ -15,6 +15,7 @@ from dlog import trace
 from dlog.errors import Unavailable
 from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.testing.cluster import Bookie, Cluster
+from dlog.testing.faulty_proxy import FaultyProxy
 from integration.bookkeeper.fault_tools import (
     FAULTS,
     SPEC,
@@ -26,9 +27,11 @@ from integration.bookkeeper.fault_tools import (
     Killed,
     Pinned,
     Stores,
+    Wiped,
     Written,
     all_well,
     audit,
+    lead_through,
     patience,
     places_of,
     stores_of,
@@ -267,6 +270,30 @@ async def test_recovery_at_a_crash_point(
         each.note_closed(end, "a recovery under a fault")
     await struck.heal()
     await audit(stores, ledgers)
+
+
+async def test_one_denial_is_no_proof(stores: Stores, struck: Struck) -> None:
+    """The bookie that lost everything is the first one to answer, to every question."""
+    victim, *others = cast(stores.cluster)
+    ledgers = await going(stores, victim)
+    await confirm(ledgers, DURING)
+    for each in ledgers:
+        each.stop()
+        each.appender.abandon()
+    await struck.strike(Wiped(), victim)
+    store = stores.make()
+    async with contextlib.AsyncExitStack() as proxies:
+        for bookie in others:
+            proxy = await proxies.enter_async_context(FaultyProxy(bookie.port))
+            proxy.to_client.delay_s = 0.1
+            lead_through(store, bookie, proxy)
+        async with patience():
+            ends = await asyncio.gather(*(store.recover(each.ledger_id) for each in ledgers))
+        await store.close()
+    for each, end in zip(ledgers, ends, strict=True):
+        each.note_closed(end, "a recovery that is denied first")
+    await struck.heal()
+    await audit(stores, ledgers, lost={victim.bookie_id})
 
 
 @pytest.mark.parametrize("fault", [Killed(), Frozen()], ids=lambda fault: fault.name)
