@@ -98,13 +98,17 @@ def _sampled(processes: dict[str, subprocess.Popen[bytes]], seconds: float) -> d
     began = time.monotonic()
     while (at := time.monotonic() - began) < seconds:
         for name, process in processes.items():
-            sampled[name].append((at, _own_mib(process.pid)))
+            own_mib = _own_mib(process.pid)
+            if own_mib is None:
+                return sampled  # it had all its time before we had ours
+            sampled[name].append((at, own_mib))
         time.sleep(LOOK_S)
     return sampled
 
 
-def _own_mib(pid: int) -> float:
+def _own_mib(pid: int) -> float | None:
+    """None of one that has ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} tells no RssAnon")
+    return None
