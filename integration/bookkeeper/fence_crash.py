@@ -19,12 +19,12 @@ from integration.bookkeeper.fault_tools import (
     SPEC,
     Pinned,
     Stores,
-    Written,
     all_well,
     come_true,
     places_of,
     stores_of,
 )
+from integration.bookkeeper.watched_ledgers import Written
 
 LEDGERS = 5  # in each round: one restart serves them all
 LATE_ADDS = 10

@@ -33,17 +33,14 @@ from integration.bookkeeper.fault_tools import (
     FAULTS,
     SPEC,
     Fault,
-    Following,
     Full,
     Killed,
     Stores,
-    Written,
     all_well,
-    audit,
     lead_through,
-    read_whole,
     stores_of,
 )
+from integration.bookkeeper.watched_ledgers import Following, Written, audit, read_whole
 from integration.conftest import OwnCluster
 
 SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "40"))

@@ -20,7 +20,6 @@ from integration.bookkeeper.fault_tools import (
     FAULTS,
     SPEC,
     Fault,
-    Following,
     Frozen,
     Full,
     Held,
@@ -28,14 +27,13 @@ from integration.bookkeeper.fault_tools import (
     Pinned,
     Stores,
     Wiped,
-    Written,
     all_well,
-    audit,
     lead_through,
     patience,
     places_of,
     stores_of,
 )
+from integration.bookkeeper.watched_ledgers import Following, Written, audit
 from integration.conftest import OwnCluster
 
 DISK_BYTES = 512 << 20  # all tests of this module share it

@@ -19,18 +19,15 @@ from dlog.testing.cluster import Bookie, Cluster
 from dlog.testing.faulty_proxy import FaultyProxy
 from integration.bookkeeper.fault_tools import (
     SPEC,
-    Following,
     Pinned,
     Stores,
-    Written,
-    audit,
     come_true,
     lead_through,
     patience,
     places_of,
-    read_whole,
     stores_of,
 )
+from integration.bookkeeper.watched_ledgers import Following, Written, audit, read_whole
 
 ADD_TIMEOUT_MS = 1_000.0
 BEFORE, DURING = 50, 100  # entries that each ledger confirms before and while the network fails
