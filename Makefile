@@ -2,20 +2,24 @@
 # included): each first makes .venv from the pinned, hashed lock files.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration servers bench bench-bookkeeper lock clean venv
+.PHONY: help demo test lint types unit integration servers bench bench-bookkeeper bench-log docker-test lock clean venv
 
 PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
 unexport PYTHONPATH PYTHONHOME DLOG_URL
+
+SIDE_BY_SIDE := -n auto --maxprocesses=4 --dist loadfile
 
 help:
 	@echo 'make demo    the story in under a minute, on the embedded backend'
 	@echo 'make test    lint, types and every test; each skip is named'
 	@echo 'make integration   of these, only the ones against real ZooKeeper and bookies'
 	@echo 'make servers fetch ZooKeeper and BookKeeper for these (Java 17 and Maven), and say what is missing'
+	@echo 'make docker-test   build the images of docker/, start them, run the quickstart against them'
 	@echo 'make lint    ruff, ruff format, mypy --strict'
 	@echo 'make bench   the first table of docs/PERFORMANCE.md: logs in files'
 	@echo 'make bench-bookkeeper   the second: ledgers on bookies, beside the Java client'
+	@echo 'make bench-log   the third: logs on a cluster, beside DistributedLog'
 	@echo 'make lock    pin again (needs uv)'
 	@echo 'make clean   remove what the others made'
 
@@ -33,16 +37,22 @@ lint: venv
 	$(PY) -m mypy
 
 # tests/ and integration/ in one run: one list of what did not run, one closing line.
+# A worker for each core: most of the time of integration/ is waiting for servers, most of tests/'
+# is not. A file stays in one worker, so that its tests share their servers.
 # A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
 unit: venv
 	@scratch=$$(mktemp -d) && \
-	if $(PY) -m pytest -p tests.tidy.skip_report -rfExX --basetemp="$$scratch/t" $(PYTEST_ARGS); \
+	if $(PY) -m pytest -p tests.tidy.skip_report -rfExX --basetemp="$$scratch/t" $(SIDE_BY_SIDE) $(PYTEST_ARGS); \
 	then rm -rf "$$scratch"; \
 	else status=$$?; echo "scratch files: $$scratch" >&2; exit $$status; fi
 
 # One part of `unit`, which starts real servers where Java and Maven are.
 integration: override PYTEST_ARGS += integration
 integration: unit
+
+# Another part, which wants a Docker daemon on this machine.
+docker-test: override PYTEST_ARGS += integration/test_docker.py
+docker-test: unit
 
 servers: venv
 	$(PY) -m dlog.testing.cluster
@@ -53,6 +63,9 @@ bench: venv
 bench-bookkeeper: venv
 	$(PY) -m benchmarks.bookkeeper $(BENCH_ARGS)
 
+bench-log: venv
+	$(PY) -m benchmarks.log $(BENCH_ARGS)
+
 LOCKING := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate
 # No index address goes into the locks: they serve wherever the packages come from.
@@ -61,5 +74,5 @@ lock:
 	uv pip compile pyproject.toml --all-extras --group dev $(LOCKING) -o requirements-dev.lock
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docker/jars docker/wheels
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,6 +23,7 @@ from dlog._version import __version__
 
 if TYPE_CHECKING:
     from dlog import aio
+    from dlog.copying.progress import CopyProgress
     from dlog.errors import (
         AlreadyExists,
         AuthError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         FormatError,
         Handle,
         LeaseLost,
+        Moved,
         NotFound,
         Outcome,
         ReaderClosed,
@@ -49,27 +51,44 @@ if TYPE_CHECKING:
         Winner,
         WriterClosed,
     )
-    from dlog.ids import MessageId, Position
+    from dlog.ids import MessageId, Position, Token
     from dlog.options import LogOptions
+    from dlog.reader.lag import Lag
     from dlog.reader.message import Message, MessageBatch
-    from dlog.sync.client import Client, connect, open_reader, open_writer
+    from dlog.reader.ranges import LedgerPart, LedgerRange
+    from dlog.reader.resolve import Never, Present, TooLate, Undecided
+    from dlog.reason import Reason, ReasonCode
+    from dlog.secret import Secret
+    from dlog.sync.client import Client, connect, open_reader, open_standby, open_writer
+    from dlog.sync.copies import copy_log
     from dlog.sync.reader import Reader
+    from dlog.sync.standby import Standby
     from dlog.sync.writer import Writer
     from dlog.writer.tickets import IdRun, Ticket
+    from dlog.writer.times import TakeoverTimes
 
 _HOMES = {
+    "dlog.copying.progress": "CopyProgress",
     "dlog.errors": (
         "AlreadyExists AuthError Broken BufferFull ConfigError Conflict Corrupt DlogError Fenced "
-        "ForkedHandle FormatError Handle LeaseLost NotFound Outcome ReaderClosed Retry Timeout "
-        "TooLarge Truncated Unavailable Unsupported Winner WriterClosed"
+        "ForkedHandle FormatError Handle LeaseLost Moved NotFound Outcome ReaderClosed Retry "
+        "Timeout TooLarge Truncated Unavailable Unsupported Winner WriterClosed"
     ),
-    "dlog.ids": "MessageId Position",
+    "dlog.ids": "MessageId Position Token",
     "dlog.options": "LogOptions",
+    "dlog.reader.lag": "Lag",
     "dlog.reader.message": "Message MessageBatch",
-    "dlog.sync.client": "Client connect open_reader open_writer",
+    "dlog.reader.ranges": "LedgerPart LedgerRange",
+    "dlog.reader.resolve": "Never Present TooLate Undecided",
+    "dlog.reason": "Reason ReasonCode",
+    "dlog.secret": "Secret",
+    "dlog.sync.client": "Client connect open_reader open_standby open_writer",
+    "dlog.sync.copies": "copy_log",
     "dlog.sync.reader": "Reader",
+    "dlog.sync.standby": "Standby",
     "dlog.sync.writer": "Writer",
     "dlog.writer.tickets": "IdRun Ticket",
+    "dlog.writer.times": "TakeoverTimes",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -81,6 +100,7 @@ __all__ = [
     "Client",
     "ConfigError",
     "Conflict",
+    "CopyProgress",
     "Corrupt",
     "DlogError",
     "Fenced",
@@ -88,22 +108,36 @@ __all__ = [
     "FormatError",
     "Handle",
     "IdRun",
+    "Lag",
     "LeaseLost",
+    "LedgerPart",
+    "LedgerRange",
     "LogOptions",
     "Message",
     "MessageBatch",
     "MessageId",
+    "Moved",
+    "Never",
     "NotFound",
     "Outcome",
     "Position",
+    "Present",
     "Reader",
     "ReaderClosed",
+    "Reason",
+    "ReasonCode",
     "Retry",
+    "Secret",
+    "Standby",
+    "TakeoverTimes",
     "Ticket",
     "Timeout",
+    "Token",
     "TooLarge",
+    "TooLate",
     "Truncated",
     "Unavailable",
+    "Undecided",
     "Unsupported",
     "Winner",
     "Writer",
@@ -111,7 +145,9 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "copy_log",
     "open_reader",
+    "open_standby",
     "open_writer",
 ]
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from dlog.client import Client, Opening, connect
-from dlog.options import LogOptions
+from dlog.copies import copy_log
+from dlog.metrics import NO_METRICS, Metrics
+from dlog.options import LogOptions, TailMode
 from dlog.reader.places import Start
 from dlog.reader.reader import Reader
+from dlog.standby.standby import Standby
 from dlog.writer.tickets import IdRun, Ticket
 from dlog.writer.writer import Writer
 
@@ -19,19 +22,27 @@ __all__ = [
     "Client",
     "IdRun",
     "Reader",
+    "Standby",
     "Ticket",
     "Writer",
     "connect",
+    "copy_log",
     "open_reader",
+    "open_standby",
     "open_writer",
 ]
 
 
 def open_writer(
-    name: str, url: str | None = None, *, create: bool | LogOptions = True, **options: Any
+    name: str,
+    url: str | None = None,
+    *,
+    create: bool | LogOptions = True,
+    metrics: Metrics = NO_METRICS,
+    **options: Any,
 ) -> Opening[Writer]:
     """One log's writer, with a client of its own. Options as of `Client.open_writer`."""
-    return Opening(_own(url, "open_writer", name, create=create, **options))
+    return Opening(_own(url, metrics, "open_writer", name, create=create, **options))
 
 
 def open_reader(
@@ -40,15 +51,33 @@ def open_reader(
     *,
     start: Start = "earliest",
     end: Start | None = None,
+    metrics: Metrics = NO_METRICS,
     **options: Any,
 ) -> Opening[Reader]:
     """One log's reader, with a client of its own. Options as of `Client.open_reader`."""
-    return Opening(_own(url, "open_reader", name, start=start, end=end, **options))
+    return Opening(_own(url, metrics, "open_reader", name, start=start, end=end, **options))
 
 
-async def _own(url: str | None, verb: str, name: str, **options: Any) -> Any:
+def open_standby(
+    name: str,
+    url: str | None = None,
+    *,
+    start: Start = "earliest",
+    tail: TailMode = "normal",
+    create: bool | LogOptions = True,
+    metrics: Metrics = NO_METRICS,
+    **options: Any,
+) -> Opening[Standby]:
+    """One log's standby, with a client of its own, which its writer shares. Options as of
+    `Client.open_standby`."""
+    return Opening(
+        _own(url, metrics, "open_standby", name, start=start, tail=tail, create=create, **options)
+    )
+
+
+async def _own(url: str | None, metrics: Metrics, verb: str, name: str, **options: Any) -> Any:
     """The handle owns the client: closing the one closes the other."""
-    client = connect(url)
+    client = connect(url, metrics=metrics)
     try:
         handle = await getattr(client, verb)(name, **options)
     except BaseException:

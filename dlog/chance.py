@@ -31,6 +31,12 @@ class SystemChance:
 SYSTEM_CHANCE = SystemChance()
 
 
+def new_password() -> bytes:
+    """32 bytes of the system's own source. Not of a `Chance`: one that a test could foresee would
+    be none."""
+    return secrets.token_bytes(32)
+
+
 def backoff_s(
     attempt: int, chance: Chance, *, base_s: float = 0.002, limit_s: float = 0.5
 ) -> float:

@@ -4,18 +4,21 @@ here only."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import weakref
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from dlog import uri
 from dlog.admin.admin import Admin
+from dlog.calls import Calls
 from dlog.chance import SYSTEM_CHANCE
 from dlog.clock import SYSTEM_CLOCK
-from dlog.drive import Stores
+from dlog.drive import Sessions, Stores
 from dlog.errors import (
     AlreadyExists,
     AuthError,
@@ -24,23 +27,35 @@ from dlog.errors import (
     ForkedHandle,
     FormatError,
     NotFound,
+    Outcome,
     Unavailable,
+    Unsupported,
 )
-from dlog.ids import check_log_name
+from dlog.ids import Token, check_log_name
+from dlog.meta.attended import AttendedMetaStore
 from dlog.meta.layout import FORMAT_VERSION, Layout
-from dlog.meta.log_meta import WriterMark
-from dlog.options import LogOptions, ReaderOptions, WriterOptions, options_from
+from dlog.metrics import NO_METRICS, Metrics
+from dlog.options import LogOptions, ReaderOptions, TailMode, WriterOptions, options_from
+from dlog.reader.looks import Looks
+from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start, check_start
+from dlog.reader.ranges import LedgerRange, RangeCount, options_of_range
 from dlog.reader.reader import Reader
-from dlog.writer.engine import Engine, default_owner
+from dlog.reader.resolve import Resolved
+from dlog.standby.standby import Standby
+from dlog.writer.engine import Engine
+from dlog.writer.owner import new_mark
 from dlog.writer.writer import Writer
 
 if TYPE_CHECKING:
     from dlog.ledger.memory import MemoryLedgers
+    from dlog.ledger.store import LedgerStore
     from dlog.meta.memory import MemoryTree
+    from dlog.meta.store import MetaStore
 
 
-_H = TypeVar("_H", Writer, Reader)
+_Handle = Writer | Reader | Standby
+_H = TypeVar("_H", Writer, Reader, Standby)
 
 _memory_worlds: dict[str, tuple[MemoryTree, MemoryLedgers]] = {}
 
@@ -73,56 +88,74 @@ class Opening(Generic[_H]):
 class Client:
     """One connection to where logs are kept. Belongs to the event loop it was made on."""
 
-    def __init__(self, url: uri.Url) -> None:
+    def __init__(self, url: uri.Url, metrics: Metrics = NO_METRICS) -> None:
         self.url = str(url)
-        self.admin = Admin(self._stores)
+        self._metrics = metrics
         self._url = url
+        self.admin = Admin(self._stores, self._apart, self._new_log_options, url.where)
         self._opened: Stores | None = None
         self._opening = asyncio.Lock()
-        self._handles: weakref.WeakSet[Writer | Reader] = weakref.WeakSet()
+        self._openings = Calls(
+            lambda: ConfigError("this client is closed", outcome=Outcome.UNKNOWN)
+        )
+        # In the order of their opening.
+        self._handles: weakref.WeakValueDictionary[int, _Handle] = weakref.WeakValueDictionary()
         self._pid = os.getpid()
         self._closed = False
         self._ending: asyncio.Task[DlogError | None] | None = None
 
     def open_writer(
-        self, name: str, *, create: bool | LogOptions = True, **options: Any
+        self,
+        name: str,
+        *,
+        create: bool | LogOptions = True,
+        metrics: Metrics | None = None,
+        **options: Any,
     ) -> Opening[Writer]:
         """Become the one writer of a log; an older one is fenced (see `takeover`). A log that is
-        not there is made, with `create` as its options, unless that is False."""
+        not there is made, with `create` as its options, unless that is False. `metrics` of its own
+        replace the client's."""
         check_log_name(name)
         checked = options_from(WriterOptions, options)
-        log_options = LogOptions() if create is True else (create or None)
-        if log_options is not None and not isinstance(log_options, LogOptions):
-            raise ConfigError(f"create is True, False or LogOptions, not {create!r}")
-        return Opening(self._open_writer(name, checked, log_options))
+        return Opening(self._open_writer(name, checked, self._log_options(create), metrics))
 
     async def _open_writer(
         self,
         name: str,
         options: WriterOptions,
         create: LogOptions | None,
+        metrics: Metrics | None = None,
     ) -> Writer:
-        stores = await self._stores(create is not None)
-        owner = options.owner or default_owner()
-        mark = WriterMark(stores.chance.token(), owner, stores.clock.wall_us())
-        engine = Engine(stores, name, options, mark)
+        return await self._unless_closed(self._make_writer(name, options, create, metrics))
+
+    async def _make_writer(
+        self, name: str, options: WriterOptions, create: LogOptions | None, metrics: Metrics | None
+    ) -> Writer:
+        stores = _measured(await self._stores(create is not None), metrics)
+        engine = Engine(stores, name, options, new_mark(stores, options.owner))
         await engine.open(create)
-        writer = Writer(engine)
-        self._handles.add(writer)
+        writer = Writer(engine, Looks(stores, name))
+        self._handles[id(writer)] = writer
         return writer
 
     def open_reader(
-        self, name: str, *, start: Start = "earliest", end: Start | None = None, **options: Any
+        self,
+        name: str,
+        *,
+        start: Start = "earliest",
+        end: Start | None = None,
+        metrics: Metrics | None = None,
+        **options: Any,
     ) -> Opening[Reader]:
         """Read a log from `start`: "earliest", "latest", a MessageId, a Position, a seq or an aware
         datetime; to `end` (exclusive), by default to the tail seen now, or on and on with
-        `follow`."""
+        `follow`. `metrics` of its own replace the client's."""
         check_log_name(name)
         check_start(start)
         if end is not None:
             check_start(end, "end")
         checked = options_from(ReaderOptions, options)
-        return Opening(self._open_reader(name, start, end, checked))
+        return Opening(self._open_reader(name, start, end, checked, metrics))
 
     async def _open_reader(
         self,
@@ -130,16 +163,133 @@ class Client:
         start: Start,
         end: Start | None,
         options: ReaderOptions,
+        metrics: Metrics | None = None,
     ) -> Reader:
-        stores = await self._stores(False)
+        return await self._unless_closed(self._make_reader(name, start, end, options, metrics))
+
+    async def _make_reader(
+        self,
+        name: str,
+        start: Start,
+        end: Start | None,
+        options: ReaderOptions,
+        metrics: Metrics | None,
+    ) -> Reader:
+        stores = _measured(await self._stores(False), metrics)
         reader = Reader(stores, name, options)
-        self._handles.add(reader)
+        self._handles[id(reader)] = reader
         try:
             await reader.seek(start, end=end)
         except BaseException:
             await reader.close()
             raise
         return reader
+
+    def open_standby(
+        self,
+        name: str,
+        *,
+        start: Start = "earliest",
+        tail: TailMode = "normal",
+        create: bool | LogOptions = True,
+        **options: Any,
+    ) -> Opening[Standby]:
+        """Stand by to become the writer, with a ledger ready; read what is written meanwhile, from
+        `start` on, and believe the tail as `tail` says. `options` are those of the writer to be."""
+        check_log_name(name)
+        check_start(start)
+        reading = ReaderOptions(follow=True, tail=tail)
+        checked = options_from(WriterOptions, options)
+        opening = self._make_standby(name, start, reading, checked, self._log_options(create))
+        return Opening(self._open_standby(opening))
+
+    async def _open_standby(self, opening: Coroutine[Any, Any, Standby]) -> Standby:
+        return await self._unless_closed(opening)
+
+    async def _make_standby(
+        self,
+        name: str,
+        start: Start,
+        reading: ReaderOptions,
+        options: WriterOptions,
+        create: LogOptions | None,
+    ) -> Standby:
+        stores = await self._stores(create is not None)
+        reader = Reader(stores, name, reading)
+        standby = Standby(stores, name, options, reader, self._keep)
+        self._handles[id(standby)] = standby
+        try:
+            await standby.begin(create)
+            await reader.seek(start)
+        except BaseException:
+            await standby.close()
+            raise
+        return standby
+
+    async def read_range(self, wanted: LedgerRange, **options: Any) -> AsyncIterator[MessageBatch]:
+        """The messages of a range that `admin.plan_ranges` gave, here or in another process, as
+        they lie in entries: so many, from that seq on, or `Truncated` (unless `on_truncated` is
+        "jump": then what is left of them) or `Corrupt`. `options` are a reader's."""
+        reader = await self._open_range(wanted, options)
+        try:
+            count = RangeCount(wanted, reader.on_truncated)
+            async for batch in reader.batches():
+                count.take(batch)
+                yield batch
+            count.end()
+        finally:
+            await reader.close()
+
+    async def _open_range(self, wanted: LedgerRange, given: Mapping[str, Any]) -> Reader:
+        options = options_of_range(wanted, given)
+        return await self._unless_closed(self._make_range_reader(wanted, options))
+
+    async def _make_range_reader(self, wanted: LedgerRange, options: ReaderOptions) -> Reader:
+        reader = Reader(await self._stores(False), wanted.log, options, wanted.log_uid)
+        self._handles[id(reader)] = reader
+        try:
+            await reader.seek_range(wanted)
+        except BaseException:
+            await reader.close()
+            raise
+        return reader
+
+    async def resolve(self, name: str, token: Token) -> Resolved:
+        """What became of the message of a `ticket.token` (or of an `error.token`): `Present(id)`,
+        `Never`, `TooLate(why)` when the evidence is truncated or removed, or `Undecided(why)` while
+        its writer may still hold the log: open a writer, and ask again."""
+        return await self.admin.resolve(name, token)
+
+    def _keep(self, writer: Writer) -> None:
+        self._handles[id(writer)] = writer
+
+    async def _unless_closed(self, opening: Coroutine[Any, Any, _H]) -> _H:
+        """Cut short when the client is closed meanwhile: what it opens would have no stores."""
+        return await self._openings.run(opening)
+
+    def _log_options(self, create: bool | LogOptions) -> LogOptions | None:
+        log_options = self._new_log_options({}) if create is True else (create or None)
+        if log_options is not None and not isinstance(log_options, LogOptions):
+            raise ConfigError(f"create is True, False or LogOptions, not {create!r}")
+        return None if log_options is None else self._checked(log_options)
+
+    def _options_of_copy(self, given: LogOptions | None, copied: LogOptions) -> LogOptions:
+        """Without any of its own, those of the other log, with the digest that logs have here."""
+        pinned = self._url.options.digest
+        if given is None and pinned is not None:
+            return dataclasses.replace(copied, digest=pinned)
+        return self._checked(given or copied)
+
+    def _new_log_options(self, given: Mapping[str, Any]) -> LogOptions:
+        pinned = self._url.options.digest
+        ours = {} if pinned is None else {"digest": pinned}
+        return self._checked(options_from(LogOptions, {**ours, **given}))
+
+    def _checked(self, options: LogOptions) -> LogOptions:
+        pinned = self._url.options.digest
+        if pinned not in (None, options.digest):
+            raise ConfigError(f"this client makes no logs but with digest={pinned!r}")
+        return options
 
     # --- stores
 
@@ -151,10 +301,9 @@ class Client:
             if self._closed:
                 raise ConfigError("this client is closed")
             if self._opened is None:
-                opened = _open_memory(self._url) if self._url.scheme == "memory" else None
-                opened = opened or _open_file(self._url, create=create)
+                opened = self._open_stores(create=create)
                 try:
-                    await _check_format(opened, self.url)
+                    await _check_format(opened, self._url, create=create)
                 except BaseException:
                     await _close_stores(opened)
                     raise
@@ -163,9 +312,29 @@ class Client:
                     opened.ledgers.warm_up()
         return self._opened
 
-    def belong_to(self, handle: Writer | Reader) -> None:
+    @asynccontextmanager
+    async def _apart(self) -> AsyncIterator[Stores]:
+        """Stores that nobody has looked at yet, for who wants to know whether they are any good."""
+        if self._closed:
+            raise ConfigError("this client is closed")
+        opened = self._open_stores(create=False)
+        try:
+            yield opened
+        finally:
+            await _close_stores(opened)
+
+    def _open_stores(self, *, create: bool) -> Stores:
+        match self._url.scheme:
+            case "memory":
+                return _open_memory(self._url, self._metrics)
+            case "zk":
+                return _open_cluster(self._url, self._metrics)
+            case _:
+                return _open_file(self._url, self._metrics, create=create)
+
+    def belong_to(self, handle: _Handle) -> None:
         """That handle closes us, and not the other way round."""
-        self._handles.discard(handle)
+        self._handles.pop(id(handle), None)
         handle.own(self)
 
     async def close(self) -> None:
@@ -183,12 +352,17 @@ class Client:
     async def _shut_down(self) -> DlogError | None:
         """Every handle, then the stores; the first failure, when all is closed."""
         failure: DlogError | None = None
+        await self._openings.cut_short()
         try:
-            for handle in list(self._handles):
-                try:
-                    await handle.close()
-                except DlogError as error:
-                    failure = failure or error
+            closed: dict[int, _Handle] = {}
+            # A standby that is closed while it takes over may leave one more: its writer.
+            while left := [each for each in self._handles.values() if id(each) not in closed]:
+                for handle in left:
+                    closed[id(handle)] = handle
+                    try:
+                        await handle.close()
+                    except DlogError as error:
+                        failure = failure or error
         finally:
             async with self._opening:  # what is being opened now is closed as well
                 if self._opened is not None:
@@ -213,9 +387,16 @@ class Client:
         raise ConfigError("a client cannot be pickled: pass its url and connect there")
 
 
-def connect(url: str | None = None, **client_options: Any) -> Client:
-    """A client for `url`, else for what DLOG_URL says, else for the user's own data directory."""
-    return Client(uri.resolve(url, client_options))
+def connect(
+    url: str | None = None, *, metrics: Metrics = NO_METRICS, **client_options: Any
+) -> Client:
+    """A client for `url`, else for what DLOG_URL says, else for the user's own data directory.
+    `metrics` hears what it and its handles measure (see `dlog.metrics`)."""
+    return Client(uri.resolve(url, client_options), metrics)
+
+
+def _measured(stores: Stores, metrics: Metrics | None) -> Stores:
+    return stores if metrics is None else dataclasses.replace(stores, metrics=metrics)
 
 
 @runtime_checkable
@@ -226,17 +407,15 @@ class WarmsUp(Protocol):
 # --- backends, by scheme; each is imported when first used
 
 
-def _open_memory(url: uri.Url) -> Stores:
+def _open_memory(url: uri.Url, metrics: Metrics) -> Stores:
     from dlog.ledger.memory import MemoryLedgers, MemoryLedgerStore
     from dlog.meta.memory import MemoryMetaStore, MemoryTree
 
     tree, ledgers = _memory_worlds.setdefault(url.place, (MemoryTree(), MemoryLedgers()))
-    return Stores(
-        MemoryMetaStore(tree), MemoryLedgerStore(ledgers), Layout(), SYSTEM_CLOCK, SYSTEM_CHANCE
-    )
+    return _stores(lambda: MemoryMetaStore(tree), lambda meta: MemoryLedgerStore(ledgers), metrics)
 
 
-def _open_file(url: uri.Url, *, create: bool) -> Stores:
+def _open_file(url: uri.Url, metrics: Metrics, *, create: bool) -> Stores:
     from dlog.ledger.embedded import EmbeddedLedgerStore
     from dlog.meta.sqlite import DATABASE_NAME, SqliteMetaStore
 
@@ -253,16 +432,81 @@ def _open_file(url: uri.Url, *, create: bool) -> Stores:
         raise ConfigError(f"{directory} is below a file", path=str(directory)) from error
     except OSError as error:
         raise Unavailable(f"cannot make {directory}: {error}", path=str(directory)) from error
-    meta = SqliteMetaStore(directory, timeout_ms=url.options.meta_timeout_ms)
-    return Stores(meta, EmbeddedLedgerStore(directory, meta), Layout(), SYSTEM_CLOCK, SYSTEM_CHANCE)
+    return _stores(
+        lambda: SqliteMetaStore(directory, timeout_ms=url.options.meta_timeout_ms),
+        lambda meta: EmbeddedLedgerStore(directory, meta),
+        metrics,
+    )
 
 
-async def _check_format(stores: Stores, url: str) -> None:
+def _open_cluster(url: uri.Url, metrics: Metrics) -> Stores:
+    from dlog.ledger.bookkeeper.auth import DigestMd5
+    from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
+
+    try:
+        from dlog.meta.zookeeper import ZooKeeperMetaStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kazoo":
+            raise
+        raise Unsupported("zk: URLs need kazoo; install dlog[zookeeper]") from error
+
+    options = url.options
+
+    def open_meta() -> MetaStore:
+        return ZooKeeperMetaStore(
+            url.hosts,
+            root=url.root,
+            timeout_ms=options.meta_timeout_ms,
+            session_timeout_ms=options.session_timeout_ms,
+            auth=options.zk_auth,
+            tls=options.tls_options(),
+            acl=options.zk_acl,
+            unsafe_open_nodes=options.unsafe_open_nodes,
+        )
+
+    def open_ledgers(meta: MetaStore) -> LedgerStore:
+        who = options.bookie_auth
+        return BookKeeperLedgerStore(
+            meta,
+            ledgers_root=options.ledgers,
+            meta_timeout_ms=options.meta_timeout_ms,
+            password=options.password,
+            digest=options.digest,
+            tls=options.tls_options(),
+            auth=None if who is None else DigestMd5.of(who),
+            metrics=metrics,
+        )
+
+    return _stores(open_meta, open_ledgers, metrics, Layout(url.root))
+
+
+def _stores(
+    open_meta: Callable[[], MetaStore],
+    open_ledgers: Callable[[MetaStore], LedgerStore],
+    metrics: Metrics,
+    layout: Layout | None = None,
+) -> Stores:
+    own = open_meta()
+    meta = AttendedMetaStore(own, SYSTEM_CLOCK, metrics)
+    return Stores(
+        meta,
+        open_ledgers(meta),
+        layout or Layout(),
+        SYSTEM_CLOCK,
+        SYSTEM_CHANCE,
+        Sessions(own, open_meta),
+        metrics,
+    )
+
+
+async def _check_format(stores: Stores, url: uri.Url, *, create: bool) -> None:
     """The format node guards everything below the root: what a newer version wrote is refused."""
     path = stores.layout.format
     try:
         found = (await stores.meta.get(path)).value
     except NotFound:
+        if url.scheme == "zk" and not create:  # whoever only looks writes nothing
+            raise NotFound(f"no logs are kept at {url}", path=path) from None
         try:
             await stores.meta.create(path, str(FORMAT_VERSION).encode())
             return
@@ -278,4 +522,6 @@ async def _check_format(stores: Stores, url: str) -> None:
 
 async def _close_stores(stores: Stores) -> None:
     await stores.ledgers.close()
+    if stores.sessions is not None:
+        await stores.sessions.close()
     await stores.meta.close()

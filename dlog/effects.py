@@ -4,16 +4,18 @@ A *procedure* is a core written as a generator: it yields an effect, is sent the
 error thrown in), and decides what is next. It does no IO, knows no event loop and no clock, so a
 simulator drives the very same code. `dlog.drive` is the driver that performs effects on real
 stores. `point` names the crash point that stands around an effect (see `dlog.trace`); none where
-losing the client there teaches nothing new.
+losing the client there teaches nothing new; `wait` says why it is waited for, where the core knows
+more than the effect itself tells (see `dlog.awaited`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dlog.ledger.store import Buffer, LedgerSpec
+from dlog.ledger.store import Buffer, ClosedLedger, LedgerSpec
+from dlog.reason import Wait
 
 Answer = TypeVar("Answer")
 Procedure = Generator["Effect", Any, Answer]
@@ -22,6 +24,7 @@ Procedure = Generator["Effect", Any, Answer]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     point: str = ""
+    wait: Wait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,12 @@ class BirthLedger(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedger(Effect):
-    """→ `ClosedLedger`."""
+    """→ `ClosedLedger`. `digest` is what the log was made with; `fenced` is told as soon as its
+    appender can have no more confirmed."""
 
     ledger_id: int
+    digest: str
+    fenced: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,22 @@ class DeleteLedger(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEntries(Effect):
-    """Single entries of a closed ledger → their bytes, in the order asked."""
+class LetGo(Effect):
+    """Abandon our appender of a ledger, which stays as it is: the list may name it."""
 
     ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntries(Effect):
+    """Single entries of a closed ledger → their bytes, in the order asked. `digest` is what the
+    log was made with, `closed` what `RecoverLedger` just answered."""
+
+    ledger_id: int
+    digest: str
     entries: tuple[int, ...]
+    closed: ClosedLedger | None = None
+    bytes_max: int = 64 << 10  # in one read, of what stands together: births and seams are small
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +190,8 @@ class ReadRun(Effect):
 @dataclass(frozen=True, slots=True)
 class WaitPast(Effect):
     """Until more of the ledger can be read, something else became of it, `path` may have changed
-    (if given), or the time is over."""
+    (if given), or the time is over. → as `LastReadable`, of that moment; None where the wait does
+    not know, which has to be asked then."""
 
     ledger_id: int
     last_entry: int

@@ -48,7 +48,7 @@ class DlogError(Exception):
     handle: Handle = Handle.USABLE
     _about_keys: ClassVar[frozenset[str]] = frozenset(
         "log ledger_id entry_id path offset epoch winner elapsed_ms attempt missing needed "
-        "new_head pid raw".split()
+        "new_head pid raw token id tail producer place".split()
     )
 
     def __init__(
@@ -78,11 +78,15 @@ class DlogError(Exception):
     def message(self) -> str:
         return str(self.args[0])
 
-    def again(self) -> DlogError:
+    def again(self, *, outcome: Outcome | None = None, handle: Handle | None = None) -> DlogError:
         """A fresh copy to raise elsewhere: an exception object must not collect the tracebacks of
-        many raisers."""
+        many raisers. `outcome` and `handle` are what is so for those it is told to there."""
         twin = type(self)(
-            self.message, retry=self.retry, outcome=self.outcome, handle=self.handle, **self.about
+            self.message,
+            retry=self.retry,
+            outcome=outcome or self.outcome,
+            handle=handle or self.handle,
+            **self.about,
         )
         twin.__cause__ = self.__cause__
         return twin
@@ -123,13 +127,16 @@ class NotFound(DlogError):
     """There is no such log, ledger, entry, node or message."""
 
 
+class Moved(DlogError):
+    """The log is kept elsewhere now, with all its ids: `place` says where."""
+
+
 class AlreadyExists(DlogError):
     """There is one under this name already."""
 
 
 class Truncated(DlogError):
-    """The wanted place was truncated away; `new_head` is the oldest readable seq (None: nothing
-    is)."""
+    """The wanted place was truncated; `new_head` is the seq that the log begins with now."""
 
 
 class Corrupt(DlogError):

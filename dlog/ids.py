@@ -1,8 +1,9 @@
-"""Names for places in a log: `MessageId` (one message) and `Position` (where a reader stands).
+"""Names for places in a log: `MessageId` (one message), `Position` (where a reader stands) and
+`Token` (one message on its way).
 
-Both are values. A `MessageId` is a tuple, so it orders, hashes and compares at C speed; its 20
+All are values. A `MessageId` is a tuple, so it orders, hashes and compares at C speed; its 20
 bytes sort as the tuple does; its text is for people and is never compared. A `Position` is *after*
-a message, or before the first one.
+a message, or before the first one. A `Token` names what was sent, wherever it ended.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlog.errors import ConfigError, FormatError
 
@@ -25,6 +26,7 @@ _SIGN_32 = 1 << 31
 _SORTABLE = struct.Struct(">QQI")
 _TEXT = re.compile(r"(-1|0|[1-9][0-9]{0,18}):(-1|0|[1-9][0-9]{0,18}):(-1|0|[1-9][0-9]{0,9})")
 _POSITION_TEXT_MAX = 512
+_TOKEN_TEXT_MAX = 512
 
 
 class MessageId(NamedTuple):
@@ -89,15 +91,8 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        if len(text) > _POSITION_TEXT_MAX:
-            raise FormatError(
-                f"a position has at most {_POSITION_TEXT_MAX} characters, not {len(text)}"
-            )
-        try:
-            fields = json.loads(text)
-        except ValueError:
-            raise FormatError(f"a position is a JSON object, not {text[:80]!r}") from None
-        if not isinstance(fields, dict) or set(fields) != {"after", "log", "next_seq"}:
+        fields = _json_object("position", text, _POSITION_TEXT_MAX)
+        if set(fields) != {"after", "log", "next_seq"}:
             raise FormatError("a position has exactly the fields after, log and next_seq")
         after, log_uid, next_seq = fields["after"], fields["log"], fields["next_seq"]
         if (
@@ -116,20 +111,72 @@ class Position:
         return self.to_text()
 
 
-_LOG_NAME_BYTES_MAX = 255
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Names one message from the moment it was submitted, before anybody knows its id or whether it
+    will have one: the log, the epoch of its writer, and the seq that it has if it is there.
+
+    `resolve` tells what became of it, also after a crash: keep its text.
+    """
+
+    log_uid: str
+    epoch: int
+    seq: int
+
+    def to_text(self) -> str:
+        fields = {"epoch": self.epoch, "log": self.log_uid, "seq": self.seq}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        fields = _json_object("token", text, _TOKEN_TEXT_MAX)
+        if set(fields) != {"epoch", "log", "seq"}:
+            raise FormatError("a token has exactly the fields epoch, log and seq")
+        log_uid, epoch, seq = fields["log"], fields["epoch"], fields["seq"]
+        numbers = all(type(each) is int and 0 <= each < _SIGN_64 for each in (epoch, seq))
+        if not isinstance(log_uid, str) or not numbers:
+            raise FormatError("a token names its log as text, its epoch and seq as numbers from 0")
+        return cls(log_uid, epoch, seq)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _json_object(what: str, text: str, chars_max: int) -> dict[str, Any]:
+    if len(text) > chars_max:
+        raise FormatError(f"a {what} has at most {chars_max} characters, not {len(text)}")
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):  # the latter far down in somebody's calls
+        raise FormatError(f"a {what} is a JSON object, not {text[:80]!r}") from None
+    if not isinstance(fields, dict):
+        raise FormatError(f"a {what} is a JSON object, not {text[:80]!r}")
+    return fields
+
+
+_NAME_BYTES_MAX = 255
 
 
 def check_log_name(name: str) -> str:
     """A log name is 1 to 255 bytes of printable text; slashes separate levels, none of which is
     empty, `.` or `..`."""
+    return _check_name("log", name)
+
+
+def check_hold_name(name: str) -> str:
+    """As of a log."""
+    return _check_name("hold", name)
+
+
+def _check_name(what: str, name: str) -> str:
     if not isinstance(name, str) or not name:
-        raise ConfigError("a log needs a name")
-    if len(name.encode("utf-8", "surrogatepass")) > _LOG_NAME_BYTES_MAX:
+        raise ConfigError(f"a {what} needs a name")
+    if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX:
         raise ConfigError(
-            f"a log name has at most {_LOG_NAME_BYTES_MAX} bytes of UTF-8: {name[:40]!r}…"
+            f"a {what} name has at most {_NAME_BYTES_MAX} bytes of UTF-8: {name[:40]!r}…"
         )
     if not name.isprintable() or name != name.strip():
-        raise ConfigError(f"a log name holds printable characters and no outer blanks: {name!r}")
+        raise ConfigError(f"a {what} name holds printable characters and no outer blanks: {name!r}")
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise ConfigError(f"no level of a log name is empty, '.' or '..': {name!r}")
+        raise ConfigError(f"no level of a {what} name is empty, '.' or '..': {name!r}")
     return name

@@ -34,19 +34,49 @@ ROTATE_AHEAD = 0.8  # of a limit: the next ledger is made ready from here on
 READ_RUN_BYTES_DEFAULT = 4 * MIB  # one read call of a reader
 READ_AHEAD_BYTES_DEFAULT = 16 * MIB  # decoded and not yet taken
 
+# Producers whose last number a log remembers, the most recently used ones: 40 bytes of each are
+# written at the beginning and at the end of a segment, and so often between that a takeover reads
+# little to know them.
+PRODUCERS_MAX = 8_192
+PRODUCERS_EVERY_BYTES = 16 * MIB
+PRODUCERS_EVERY_ENTRIES = 10_000
+
 META_NODE_BYTES_MAX = 256 * KIB  # ZooKeeper's own limit is 1 MiB; Pulsar met it
-# Sealed segments that move to one immutable page; up to twice as many stand in the node itself.
-META_PAGE_SEGMENTS = 128
+# Sealed segments, or refs to pages, that move to one immutable page; up to twice as many of each
+# level stand in the node itself, which a rotation writes each time.
+META_PAGE_ITEMS = 64
+# Ledgers, and pages of them, that may wait in the node for their deletion. Beyond it a truncation
+# still holds, and what it covers stays in the list until the collector made room.
+META_DELETING_MAX = 1_024
+META_DELETING_PAGES_MAX = 256
+META_HOLDS_MAX = 256  # of one log: each truncation reads them all
+DELETION_GRACE_S_DEFAULT = 3600  # readers that are behind have so long to come to an end
+COLLECT_AT_ONCE = 64  # ledgers that are deleted, and then forgotten by one compare-and-set
+# A log's metadata as one document: of a million segments, and some.
+META_DOCUMENT_BYTES_MAX = 512 * MIB
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 
+# Planning ranges (`admin.plan_ranges`): what one task reads, large beside what a task costs (63 ms
+# of Spark), small beside a segment; how finely a ledger is looked at to find where to cut it, and
+# how many of its entries are asked for at once.
+RANGE_BYTES_DEFAULT = 64 * MIB
+RANGE_BYTES_MIN = KIB
+RANGE_LOOKS_PER_TARGET = 4
+RANGE_LOOKS_AT_ONCE = 16
+RANGE_PLANS_MAX = 5  # while ledgers that are planned with are deleted
+RANGES_MAX = 100_000  # of one plan; a plan of more is a mistake in `target_bytes`
+
 META_TIMEOUT_MS_DEFAULT = 10_000
+SESSION_TIMEOUT_MS_DEFAULT = 10_000
 # What a bookie takes in one frame, length prefix included, unless it is configured otherwise. What
 # it sends is larger by the fields around an entry of the largest size, so we take a little more.
 BOOKIE_FRAME_BYTES_MAX = 5 * MIB
 BOOKIE_REPLY_BYTES_MAX = BOOKIE_FRAME_BYTES_MAX + KIB  # without the prefix
 BOOKIE_AUTH_BYTES_MAX = 64 * KIB  # a peer that has not proved itself gets no more
+SECRET_BYTES_MAX = 64 * KIB  # passwords and tokens; a file that is longer is another file
 LEDGER_METADATA_BYTES_MAX = MIB  # of one ledger's node, ZooKeeper's own limit
 ENSEMBLE_BOOKIES_MAX = 1 << 10
+ZOOKEEPER_ACL_MAX = 32  # entries; each node carries them
 
 # In flight to one bookie, over all ledgers: a bookie refuses adds from 10,000 waiting ones on.
 LINK_ENTRIES_MAX = 8_000
@@ -76,6 +106,26 @@ RECOVERY_WINDOW_BYTES = 16 * MIB
 RECOVERY_TIMEOUT_MS_DEFAULT = 30_000
 
 OPEN_TIMEOUT_MS_DEFAULT = 30_000
+STALL_AFTER_MS_DEFAULT = 10_000  # longer than a session, or a bookie's replacement, usually takes
+
+# Looking a place over (`dlog doctor`): what each server may take, and of how many nodes we look who
+# may read and change them. A few tell how all were made.
+EXAMINE_TIMEOUT_MS = 5_000
+EXAMINE_LOGS_MAX = 8
+EXAMINE_LEDGERS_PER_LOG_MAX = 2
+EXAMINE_BOOKIES_AT_ONCE = 16
+EXAMINE_BOOKIES_TIMEOUT_MS = 20_000
+
+# Looking after logs (`dlog fsck`).
+FSCK_SAMPLE_DEFAULT = 8  # entries of each segment between its first and its last
+FSCK_SAMPLE_MAX = 10_000
+FSCK_PARALLEL_DEFAULT = 4  # segments at once; each copy of a deep look is read beside the others
+FSCK_PARALLEL_MAX = 64
+FSCK_WINDOW_ENTRIES = 256  # of each copy, compared together; at most one frame of them in memory
+FSCK_RUN_BYTES = 4 * MIB  # of one read that goes through all entries
+FSCK_FINDINGS_MAX = 10_000  # told one by one; the rest is counted
+FSCK_GRACE_S_DEFAULT = 3600  # so old is what a living writer or standby has removed long ago
+FSCK_TRIES = 5  # of what changes under us while it is looked at
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB
 assert LEDGER_ENTRY_BYTES_MAX + KIB < BOOKIE_FRAME_BYTES_MAX  # head, key and v3 fields beside it

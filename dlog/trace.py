@@ -35,6 +35,10 @@ POINTS = frozenset(
         "heal.listed",
         "heal.recovered",
         "heal.rebuilt",
+        # numbers of producers
+        "producers.marked",
+        "producers.tabled",
+        "takeover.counted",
         # append
         "append.pushed",
         "append.confirmed",
@@ -61,10 +65,30 @@ POINTS = frozenset(
         "read.run",
         "read.delivered",
         "read.crossed",
-        # life of a log
+        # the end of a log
         "remove.marked",
         "remove.ledger_deleted",
         "remove.forgotten",
+    }
+)
+
+# Of where a log begins and ends: truncation, holds, the collector.
+LIFE_POINTS = frozenset(
+    {
+        "truncate.marked",
+        "truncate.page_written",
+        "truncate.trimmed",
+        "truncate.page_deleted",  # an obsolete one
+        "hold.created",
+        "hold.counted",  # in the log meta, which no truncation overlooks
+        "hold.made",
+        "hold.moved",
+        "hold.dropped",
+        "collect.ledger_deleted",
+        "collect.forgotten",
+        "collect.stale_deleted",  # a page that nothing names, a hold of a log that is gone
+        "terminate.sealed",  # by its writer
+        "terminate.marked",  # of a log that nobody writes
     }
 )
 
@@ -86,6 +110,57 @@ BOOKIE_POINTS = frozenset(
     }
 )
 
+# Of a standby, which keeps a ledger ready for a takeover that may never come.
+STANDBY_POINTS = frozenset(
+    {
+        "standby.read",
+        "standby.created",
+        "standby.born",
+        "standby.replaced",  # a ledger that fell below the floor is deleted
+    }
+)
+
+# Of a log whose metadata moves to another store.
+MOVE_POINTS = frozenset(
+    {
+        "move.left",
+        "move.made",  # its node, where it goes, not open yet
+        "move.put",  # a page or a hold
+        "move.arrived",
+    }
+)
+
+# Of a repair, which does what a plan says.
+REPAIR_POINTS = frozenset(
+    {
+        "repair.page_written",
+        "repair.page_deleted",
+        "repair.ledger_deleted",
+        "repair.resealed",
+        "repair.tail_taken",  # over
+        "repair.tail_left",
+    }
+)
+
+# Of a repair of ledgers on bookies.
+COPY_POINTS = frozenset(
+    {
+        "copies.written",  # a run of them, to one bookie
+        "copies.read_back",
+        "copies.moved",  # as metadata has it from now on
+        "copies.end_amended",
+    }
+)
+
+_KNOWN = (
+    POINTS
+    | LIFE_POINTS
+    | BOOKIE_POINTS
+    | STANDBY_POINTS
+    | MOVE_POINTS
+    | REPAIR_POINTS
+    | COPY_POINTS
+)
 _listener: Callable[[str, str], None] | None = None
 
 
@@ -107,6 +182,6 @@ def after(point: str) -> None:
 
 
 def _announce(point: str, side: str) -> None:
-    check(point in POINTS or point in BOOKIE_POINTS, "a crash point is listed in trace", point)
+    check(point in _KNOWN, "a crash point is listed in trace", point)
     if _listener is not None:
         _listener(point, side)

@@ -20,6 +20,7 @@ from dlog.testing.cluster import (
     BOOKKEEPER_VERSIONS,
     Cluster,
     ZooKeeper,
+    archive,
     class_path,
     scratch_directory,
     why_not_brought,
@@ -42,12 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Maven may load for minutes, once: before the first test, so that it is on no test's time."""
+    """Maven may load for minutes, and servers run for what is kept of them, once: before the first
+    test, so that it is on no test's time."""
     if session.config.option.collectonly:
         return
     if any(HERE in item.path.parents for item in session.items):
         for version in BOOKKEEPER_VERSIONS:
-            why_not_brought(version)
+            if why_not_brought(version) is None:
+                archive.make(version)
 
 
 def _or_skip(version: str) -> str:

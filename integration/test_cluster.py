@@ -223,11 +223,11 @@ def test_a_new_bookie_whose_disk_fills_up_turns_read_only(
     bookie.fill_disk()
     until(lambda: bookie.is_registered(read_only=True), "a full bookie is read-only")
     until(lambda: not bookie.is_registered(), "and no longer writable: for a moment it is both")
-    assert add(bookie, ledger_id) is Answer.READ_ONLY
+    until(lambda: add(bookie, ledger_id) is Answer.READ_ONLY, "it says so to whoever adds")
     assert read(bookie, ledger_id) is Answer.OK
     bookie.empty_disk()
     until(bookie.is_registered, "it is writable again")
-    assert add(bookie, ledger_id) is Answer.OK
+    until(lambda: add(bookie, ledger_id) is Answer.OK, "and says so to whoever adds")
 
 
 def test_a_bookie_of_a_short_queue_refuses_in_the_middle_of_a_burst(

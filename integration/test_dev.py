@@ -95,6 +95,7 @@ def test_up_status_down(
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also under nohup
     )
     try:
         assert shell.stdout is not None

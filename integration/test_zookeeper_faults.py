@@ -436,7 +436,7 @@ async def test_no_credentials_reach_the_logs(
     zookeeper: ZooKeeper, make_store: MakeStore, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(1):
-        store = make_store(zookeeper.hosts + place, auth=("ana", "hush-hush"))
+        store = make_store(zookeeper.hosts + place, auth=b"ana:hush-hush")
         await store.create("/a", b"top-secret")
         await store.close()
     assert caplog.records, "kazoo says nothing at all"

@@ -14,7 +14,9 @@ from dlog.errors import (
     NotFound,
     TooLarge,
 )
+from dlog.meta import zookeeper_looks
 from dlog.meta.zookeeper import ZooKeeperMetaStore
+from dlog.meta.zookeeper_looks import LOOK_AGE_S
 from dlog.testing.cluster import ZooKeeper
 from dlog.testing.conformance.meta_tools import refused
 from integration.conftest import MakeStore
@@ -38,9 +40,9 @@ async def test_the_largest_value_fits_and_one_byte_more_is_never_sent(
 async def test_nodes_of_an_owner_are_the_owners(
     zookeeper: ZooKeeper, make_store: MakeStore, place: str
 ) -> None:
-    owner = make_store(zookeeper.hosts + place, auth=("ana", "secret"))
-    again = make_store(zookeeper.hosts + place, auth=("ana", "secret"))
-    other = make_store(zookeeper.hosts + place, auth=("ben", "guess"))
+    owner = make_store(zookeeper.hosts + place, auth=b"ana:secret")
+    again = make_store(zookeeper.hosts + place, auth=b"ana:secret")
+    other = make_store(zookeeper.hosts + place, auth=b"ben:guess")
     nobody = make_store(zookeeper.hosts + place)
     version = (await owner.create("/a/b", b"mine")).version
     assert (await again.get("/a/b")).value == b"mine"
@@ -56,6 +58,34 @@ async def test_nodes_of_an_owner_are_the_owners(
             await refused(call, AuthError)
     assert await owner.get("/a/b") == (b"ours", version)
     await owner.delete("/a/b", version)
+
+
+async def test_who_only_reads_makes_nothing(
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str
+) -> None:
+    """The root would be the reader's own, and the writers who come later could not use it."""
+    reader = make_store(zookeeper.hosts, root=place, auth=b"ben:guess")
+    await refused(reader.get(f"{place}/a"), NotFound)
+    await refused(reader.children(place), NotFound)
+    await reader.sync()
+    assert await raw(zookeeper.hosts, lambda zk: zk.exists(place)) is None
+    writer = make_store(zookeeper.hosts, root=place, auth=b"ana:secret")
+    version = (await writer.create(f"{place}/a", b"mine")).version
+    await writer.put(f"{place}/a", b"still mine", version)
+    await refused(reader.get(place), AuthError)
+
+
+async def test_what_is_not_below_the_root_is_read_without_it(
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str
+) -> None:
+    """As a cluster's ledgers are, by one who may not see our logs."""
+    await make_store(zookeeper.hosts, root=place, auth=b"ana:secret").create(f"{place}/a", b"")
+    open_to_all = make_store(zookeeper.hosts, root=f"{place}-open")
+    version = (await open_to_all.create(f"{place}-open/b", b"theirs")).version
+    other = make_store(zookeeper.hosts, root=place, auth=b"ben:guess")
+    assert (await other.get(f"{place}-open/b")).value == b"theirs"
+    # But to write there takes the root, which is not his.
+    await refused(other.put(f"{place}-open/b", b"", version), AuthError)
 
 
 async def test_a_node_made_again_between_look_and_leap_is_not_written(
@@ -84,6 +114,81 @@ async def test_a_node_made_again_between_look_and_leap_is_not_written(
         found = await store.get("/a")
         assert found.value == b"new"
         await store.delete("/a", found.version)
+
+
+def asks_of(link: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the server from now on."""
+    real: Any = link.ask
+    asked: list[str] = []
+
+    async def ask(send: Any, *, writes: bool, **rest: Any) -> Any:
+        asked.append("write" if writes else "read")
+        return await real(send, writes=writes, **rest)
+
+    monkeypatch.setattr(link, "ask", ask)
+    return asked
+
+
+async def test_a_write_behind_a_read_asks_nothing_more(
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(zookeeper.hosts + place)
+    await store.create("/a", b"0")
+    version = (await store.get("/a")).version
+    link = await store._any_link(asyncio.get_running_loop().time() + 5)
+    asked = asks_of(link, monkeypatch)
+    version = await store.put("/a", b"1", version)
+    version = await store.put("/a", b"2", version)
+    assert asked == ["write", "write"]
+    await refused(store.put("/a", b"lost", version - 1), Conflict)
+    assert (await store.get("/a")).value == b"2"
+
+
+async def test_a_node_made_again_behind_a_read_is_not_written(
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str
+) -> None:
+    """Its counter is the one that was read, and the version is not."""
+    store, rival = make_store(zookeeper.hosts + place), make_store(zookeeper.hosts + place)
+    old = (await rival.create("/a", b"old")).version
+    assert (await store.get("/a")).version == old
+    await rival.delete("/a", old)
+    await rival.create("/a", b"new")
+    await refused(store.put("/a", b"lost", old), Conflict)
+    found = await store.get("/a")
+    assert found.value == b"new"
+    await store.put("/a", b"kept", found.version)
+    assert (await rival.get("/a")).value == b"kept"
+
+
+async def test_what_was_seen_of_the_root_long_ago_is_not_relied_on(
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would still be safe, and mostly cost a write that is refused."""
+    store = make_store(zookeeper.hosts + place)
+    version = (await store.create("/a", b"0")).version
+    await store.get("/a")
+    link = await store._any_link(asyncio.get_running_loop().time() + 5)
+    assert link.looks.of(f"{place}/a", version, store._now_s()) is not None
+    assert link.looks.of(f"{place}/a", version, store._now_s() + LOOK_AGE_S + 1) is None
+    assert link.looks.of(f"{place}/a", version + 1, store._now_s()) is None
+    await store.delete((await store.create("/b", b"")).path, (await store.get("/b")).version)
+    assert link.looks.of(f"{place}/a", version, store._now_s()) is None
+
+
+async def test_a_read_looks_at_the_root_that_others_write(
+    zookeeper: ZooKeeper, make_store: MakeStore, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's delete wrote it since we saw it last: the write behind our read is not refused."""
+    store, rival = make_store(zookeeper.hosts + place), make_store(zookeeper.hosts + place)
+    await store.create("/a", b"0")
+    await store.get("/a")
+    await rival.delete("/b", (await rival.create("/b", b"")).version)
+    monkeypatch.setattr(zookeeper_looks, "ROOT_AGE_S", 0.0)
+    version = (await store.get("/a")).version
+    link = await store._any_link(asyncio.get_running_loop().time() + 5)
+    asked = asks_of(link, monkeypatch)
+    await store.put("/a", b"1", version)
+    assert asked == ["write"]
 
 
 async def test_many_deletes_at_once(

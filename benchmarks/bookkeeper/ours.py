@@ -297,7 +297,12 @@ def _told(failure: Exception | None) -> str | None:
 
 async def main(hosts: str, ledgers_root: str) -> None:
     meta = ZooKeeperMetaStore(hosts, root=ledgers_root, timeout_ms=META_TIMEOUT_MS)
-    store = BookKeeperLedgerStore(meta, ledgers_root=ledgers_root)
+    store = BookKeeperLedgerStore(
+        meta,
+        ledgers_root=ledgers_root,
+        password=b"",  # both sides open the ledgers of each other
+        unsafe_empty_password=True,
+    )
     ours = Ours(store, meta, ledgers_root)
     tasks: set[asyncio.Task[None]] = set()
 

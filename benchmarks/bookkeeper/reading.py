@@ -3,7 +3,8 @@
 One ledger for all, written once; each side opens it and reads it in ranges, four of them in flight:
 entries by the time from the first question to the last answer, and processor time of the client's
 process per entry. Java asks for batches, of 100 entries and of 1,000, and single entries in ranges
-of 100 on its other wire; the best of them counts. We ask for about 1 MiB at a time.
+of 100 on its other wire; the best of them counts. We ask for what a reader of logs asks for at a
+time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from benchmarks.bookkeeper.sides import OURS, RUN_TIMEOUT_S, ask, rate_text, us_text
 from benchmarks.bookkeeper.stage import Stage, Stages
 from benchmarks.common import KIB, MIB, Finding, interleaved, median, median_ratio
+from dlog.limits import READ_RUN_BYTES_DEFAULT
 
 IN_FLIGHT = 4
 RATIO_MIN, CPU_US_MAX = 2.0, 4.0
@@ -87,7 +89,7 @@ def _ours(stage: Stage, ledger_id: int, count: int) -> dict[str, Any]:
         "read",
         ledger=ledger_id,
         count=count,
-        step=MIB // KIB,
+        step=READ_RUN_BYTES_DEFAULT // KIB,
         in_flight=IN_FLIGHT,
-        bytes_max=2 * MIB,
+        bytes_max=READ_RUN_BYTES_DEFAULT,
     )

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from benchmarks.common import Finding, Setting
 from benchmarks.embedded.append import append_many, append_sequential, submit
+from benchmarks.embedded.history import history
 from benchmarks.embedded.memory import memory
 from benchmarks.embedded.metadata import metadata
+from benchmarks.embedded.metering import metrics
 from benchmarks.embedded.reading import iterate, read_arrow
 from benchmarks.embedded.rotating import rotation
 from benchmarks.embedded.startup import startup
@@ -25,8 +27,10 @@ ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
         iterate,
         rotation,
         takeover,
+        history,
         memory,
         startup,
         metadata,
+        metrics,
     )
 }

@@ -2,38 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from dlog.admin.describe import describe, segments_of, summarize
+from dlog.admin.collect import collect
+from dlog.admin.collect_plan import plan_collection
+from dlog.admin.describe import describe, segments_of, summarize, told_hold
+from dlog.admin.examine import examine
+from dlog.admin.fsck.repair import repair
+from dlog.admin.fsck.report import RepairReport, Report, Step
+from dlog.admin.fsck.run import FsckOptions, fsck
+from dlog.admin.holds import Holding, check_note, drop_hold, put_hold
+from dlog.admin.moves import GetStores, MetaMoves
+from dlog.admin.plan import Sizes
+from dlog.admin.ranges import Wanted, plan_ranges
 from dlog.admin.remove import remove
-from dlog.admin.summary import LogDescription, LogSummary, SegmentSummary
-from dlog.drive import Stores
+from dlog.admin.status import LogStatus, status_of
+from dlog.admin.summary import (
+    Collection,
+    HoldSummary,
+    LogDescription,
+    LogSummary,
+    SegmentSummary,
+    Truncation,
+)
+from dlog.admin.terminate import terminate
+from dlog.admin.truncate import check_before, truncate
+from dlog.admin.why import Diagnosis, OpenLedger, diagnose, located, look_at, no_metadata
+from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
-from dlog.errors import AlreadyExists, NotFound
-from dlog.ids import MessageId, check_log_name
+from dlog.errors import (
+    AlreadyExists,
+    ConfigError,
+    Moved,
+    NotFound,
+    Timeout,
+    Unavailable,
+    Unsupported,
+)
+from dlog.findings import Finding, State
+from dlog.ids import MessageId, Token, check_hold_name, check_log_name
+from dlog.ledger.store import TellsWhere, Whereabouts
+from dlog.limits import (
+    FSCK_GRACE_S_DEFAULT,
+    FSCK_PARALLEL_DEFAULT,
+    FSCK_SAMPLE_DEFAULT,
+    RANGE_BYTES_DEFAULT,
+)
 from dlog.meta.cas import read_log
+from dlog.meta.holds import read_holds
 from dlog.meta.layout import unescape
-from dlog.meta.log_meta import LogMeta, LogState, WriterMark
-from dlog.options import LogOptions, options_from
-from dlog.reader.feed import ReaderDriver
+from dlog.meta.listed import WriterMark
+from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.sweep import Site
+from dlog.options import LogOptions, OnTruncated, ReaderOptions, TailMode, WriterOptions
+from dlog.reader.feed import look
+from dlog.reader.looks import Looks
+from dlog.reader.places import Start, check_start
+from dlog.reader.ranges import LedgerRange
 from dlog.reader.reader import find_tail_id
+from dlog.reader.resolve import Resolved
 from dlog.reader.segments import SegmentView
-from dlog.writer.engine import default_owner
+from dlog.writer.engine import Engine
+from dlog.writer.owner import default_owner, new_mark
+from dlog.writer.rotation import Ending
 
 Found = TypeVar("Found")
-GetStores = Callable[[bool], Awaitable[Stores]]
+StoresApart = Callable[[], AbstractAsyncContextManager[Stores]]
 
 
-class Admin:
-    """Looks at logs, makes and removes them."""
+class Admin(MetaMoves):
+    """Looks at logs, makes, truncates, ends and removes them."""
 
-    def __init__(self, stores: GetStores) -> None:
-        self._get_stores = stores
+    def __init__(
+        self,
+        stores: GetStores,
+        apart: StoresApart,
+        new_log_options: Callable[[Mapping[str, Any]], LogOptions],
+        where: str,
+    ) -> None:
+        super().__init__(stores, where)
+        self._apart = apart
+        self._new_log_options = new_log_options
 
     async def create(self, name: str, **log_options: Any) -> LogDescription:
         """A new, empty log. `AlreadyExists` if there is one."""
-        options = options_from(LogOptions, log_options)
+        options = self._new_log_options(log_options)
         check_log_name(name)
         stores = await self._get_stores(True)
         path = stores.layout.log(name)
@@ -41,7 +97,7 @@ class Admin:
         try:
             await stores.meta.create(path, fresh.to_bytes())
         except AlreadyExists:
-            driver = ReaderDriver(stores)
+            driver = Driver(stores.meta, stores.ledgers)
             seen = await driver.run(read_log(path))
             if seen.meta.state is not LogState.DELETED:
                 raise AlreadyExists(f"there is a log {name!r} already", log=name) from None
@@ -61,12 +117,13 @@ class Admin:
         for name in names:
             try:
                 found.append(await self._look(name, summarize))
-            except NotFound:
-                continue  # removed, or a tombstone
+            except (NotFound, Moved):
+                continue  # what is left of a log that was removed, or moved away
         return found
 
     async def describe(self, name: str) -> LogDescription:
-        return await self._look(name, describe)
+        layout = (await self._get_stores(False)).layout
+        return await self._look(name, lambda view: describe(view, layout))
 
     async def segments(self, name: str) -> tuple[SegmentSummary, ...]:
         def look(view: SegmentView) -> Procedure[tuple[SegmentSummary, ...]]:
@@ -75,9 +132,61 @@ class Admin:
 
         return await self._look(name, look)
 
+    async def status(self, name: str) -> LogStatus:
+        """Where the log stands now: cheap, however long its history is."""
+        return await self._look(name, status_of)
+
+    async def why(self, name: str) -> Diagnosis:
+        """What the log waits for, as it can be seen from outside: its holder, its open ledgers and
+        their bookies, its holds. A metadata store that is away is an answer, not an error."""
+        try:
+            stores = await self._get_stores(False)
+            seen = await self._look(name, lambda view: look_at(view, stores.layout))
+        except (Unavailable, Timeout) as error:
+            return no_metadata(name, error)
+        ledgers: list[OpenLedger] = []
+        for ledger in seen.ledgers:
+            where: Whereabouts | None = None
+            if isinstance(stores.ledgers, TellsWhere):
+                with contextlib.suppress(NotFound, Unavailable, Timeout):
+                    where = await stores.ledgers.whereabouts(ledger.ledger_id)
+            ledgers.append(ledger if where is None else located(ledger, where))
+        return diagnose(name, seen, tuple(ledgers))
+
+    async def plan_ranges(
+        self,
+        *logs: str,
+        pattern: str | None = None,
+        start: Start | Mapping[str, Start] = "earliest",
+        end: Start | Mapping[str, Start] = "latest",
+        target_bytes: int = RANGE_BYTES_DEFAULT,
+        min_ranges: int = 1,
+        max_messages: int | None = None,
+        on_truncated: OnTruncated = "raise",
+        tail: TailMode = "normal",
+    ) -> tuple[LedgerRange, ...]:
+        """What these logs hold, or those whose whole name the pattern matches, in ranges that can
+        be read apart from each other (`Client.read_range`), in order: from `start` to `end`
+        (exclusive, at most the tail of this moment), each one place for all, or one for each log by
+        its name. About `target_bytes` each, less where that makes `min_ranges`, never more than
+        `max_messages`; small ledgers share one. Disturbs no writer. A start that was truncated is
+        `Truncated`, or with `on_truncated="jump"` the head."""
+        sizes = Sizes(target_bytes=target_bytes, min_ranges=min_ranges, max_messages=max_messages)
+        reading = ReaderOptions(on_truncated=on_truncated, tail=tail)
+        return await plan_ranges(
+            await self._get_stores(False), Wanted.of(logs, pattern, start, end), sizes, reading
+        )
+
     async def tail(self, name: str) -> MessageId | None:
         """The last message acknowledged by anyone before this call. Linearizable."""
         return await find_tail_id(await self._get_stores(False), check_log_name(name))
+
+    async def resolve(self, name: str, token: Token) -> Resolved:
+        """What became of a message: see `Client.resolve`."""
+        check_log_name(name)
+        if not isinstance(token, Token):
+            raise ConfigError(f"a token is a ticket's, or parsed from its text, not {token!r}")
+        return await Looks(await self._get_stores(False), name).resolve(token)
 
     async def remove(self, name: str) -> None:
         """Delete the log with everything in it, under its readers and its writer. Run again after a
@@ -85,16 +194,145 @@ class Admin:
         stores = await self._get_stores(False)
         now_us = stores.clock.wall_us()
         remover = WriterMark(stores.chance.token(), default_owner(), now_us)
-        driver = ReaderDriver(stores)
+        driver = Driver(stores.meta, stores.ledgers)
         await driver.run(
             remove(check_log_name(name), stores.layout, remover, now_us, stores.chance)
         )
 
-    async def _look(self, name: str, look: Callable[[SegmentView], Procedure[Found]]) -> Found:
+    async def examine(self) -> tuple[Finding, ...]:
+        """Is this place fit for logs? Over connections of its own, in bounded time; whatever is
+        wrong there is a finding, not an error."""
+        try:
+            async with self._apart() as stores:
+                return tuple(await examine(stores))
+        except NotFound as error:  # no directory yet
+            return (Finding("logs", State.NOTE, error.message),)
+
+    async def fsck(
+        self,
+        *logs: str,
+        deep: bool = False,
+        replication: bool = False,
+        samples: int = FSCK_SAMPLE_DEFAULT,
+        parallel: int = FSCK_PARALLEL_DEFAULT,
+        grace_s: float = FSCK_GRACE_S_DEFAULT,
+    ) -> Report:
+        """Are these logs whole, or all that there are? Changes nothing; what is wrong is a finding,
+        what could not be looked at is told with its reason. `deep` reads every copy of every entry,
+        `replication` asks only who keeps them; else `samples` entries of each segment are read.
+        What a writer or standby may be about to delete is nobody's only after `grace_s`."""
+        options = FsckOptions(samples, parallel, deep, replication, grace_s)
+        stores = await self._get_stores(False)
+        return await fsck(stores, logs or None, options)
+
+    async def repair(self, plan: Report | Sequence[Step]) -> RepairReport:
+        """Do what `fsck` found could be done, or some of it. Each step looks again, changes by
+        compare-and-set, and says how it ended; nothing that cannot be proven is done."""
+        steps = plan.plan if isinstance(plan, Report) else plan
+        return await repair(await self._get_stores(False), steps)
+
+    # --- the other end
+
+    async def truncate(self, name: str, before: Start, *, dry_run: bool = False) -> Truncation:
+        """Let the log begin at a seq, a MessageId, a Position, an aware datetime, or behind all
+        that can be read now ("latest"): what is there stays, what is before it is gone. As far as
+        holds let it; the answer says why it went no further. `dry_run` only tells what would go."""
+        return await self._truncate(name, before, force=False, dry_run=dry_run)
+
+    async def force_truncate(
+        self, name: str, before: Start, *, dry_run: bool = False
+    ) -> Truncation:
+        """As `truncate`, and no hold stops it; the answer names those that it overran."""
+        return await self._truncate(name, before, force=True, dry_run=dry_run)
+
+    async def _truncate(
+        self, name: str, before: Start, *, force: bool, dry_run: bool
+    ) -> Truncation:
+        check_before(before)
+        stores = await self._get_stores(False)
+
+        def work(view: SegmentView) -> Procedure[Truncation]:
+            now_us = stores.clock.wall_us()
+            return truncate(
+                view, stores.layout, before, now_us, stores.chance, force=force, pretend=dry_run
+            )
+
+        return await self._look(name, work)
+
+    async def hold(
+        self, name: str, hold: str, at: Start, *, note: str | None = None, who: str | None = None
+    ) -> HoldSummary:
+        """Keep what is at a place and behind it from being truncated, by a hold of this name: a new
+        one, or one that moves forward. `Truncated` when the place is gone already."""
+        check_start(at, "at")
+        check_note(note)
+        stores = await self._get_stores(False)
+
+        def work(view: SegmentView, site: Site) -> Procedure[HoldSummary]:
+            owner = who or default_owner()
+            holding = Holding(site, check_hold_name(hold), owner, note, stores.clock.wall_us)
+            return told_hold((yield from put_hold(view, holding, at)))
+
+        return await self._look_at_site(name, work)
+
+    async def holds(self, name: str) -> tuple[HoldSummary, ...]:
+        """By name."""
+
+        def work(view: SegmentView, site: Site) -> Procedure[tuple[HoldSummary, ...]]:
+            return tuple(map(told_hold, (yield from read_holds(site.layout, site.name, site.uid))))
+
+        return await self._look_at_site(name, work)
+
+    async def drop_hold(self, name: str, hold: str) -> None:
+        """`NotFound` when there is none of this name."""
+        stores = await self._get_stores(False)
+
+        def work(view: SegmentView, site: Site) -> Procedure[None]:
+            yield from drop_hold(
+                Holding(site, check_hold_name(hold), "", None, stores.clock.wall_us)
+            )
+
+        await self._look_at_site(name, work)
+
+    async def collect(self, name: str, *, dry_run: bool = False) -> Collection:
+        """Apply the log's retention, and delete what was truncated once its grace is over. Can be
+        run at any time, by anybody, and again after a failure. `dry_run` only tells what would
+        go now, and what would have to wait."""
+        stores = await self._get_stores(False)
+
+        verb = plan_collection if dry_run else collect
+        return await self._look_at_site(
+            name, lambda view, site: verb(view, site, stores.clock.wall_us)
+        )
+
+    async def terminate(self, name: str) -> None:
+        """No more messages, for good: a writer is fenced first, readers come to an end behind the
+        last message. What is there stays readable."""
+        stores = await self._get_stores(False)
+        while not await self._look_at_site(name, lambda view, site: terminate(site)):
+            engine = Engine(stores, name, WriterOptions(), new_mark(stores))
+            try:
+                await engine.open(None)
+            except Unsupported:
+                continue  # terminated meanwhile
+            failure = await engine.close(Ending.TERMINATE)
+            if failure is not None:
+                raise failure.again()
+
+    async def _look_at_site(
+        self, name: str, work: Callable[[SegmentView, Site], Procedure[Found]]
+    ) -> Found:
+        """What is done to the log that has the name now, and to no later one."""
+        stores = await self._get_stores(False)
+
+        def at_site(view: SegmentView) -> Procedure[Found]:
+            meta = yield from view.refresh()
+            return (yield from work(view, Site(name, stores.layout, meta.uid, stores.chance)))
+
+        return await self._look(name, at_site)
+
+    async def _look(self, name: str, work: Callable[[SegmentView], Procedure[Found]]) -> Found:
         check_log_name(name)
         stores = await self._get_stores(False)
-        driver = ReaderDriver(stores)
-        try:
-            return await driver.run(look(SegmentView(name, stores.layout)))
-        finally:
-            await driver.close()
+        view = SegmentView(name, stores.layout)
+        return await look(stores, view, work(view))

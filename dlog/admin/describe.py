@@ -5,22 +5,35 @@ from __future__ import annotations
 
 import dataclasses
 
-from dlog.admin.summary import LogDescription, LogSummary, SegmentSummary, WriterSummary
+from dlog.admin.summary import (
+    HoldSummary,
+    LogDescription,
+    LogSummary,
+    SegmentSummary,
+    WriterSummary,
+)
 from dlog.effects import LastReadable, LookAtLedger, Procedure
 from dlog.errors import NotFound
-from dlog.ids import MessageId
-from dlog.meta.log_meta import Segment
-from dlog.reader.places import find_last_id, find_tail
-from dlog.reader.segments import SegmentView, header_of
+from dlog.ids import NO_LEDGER, MessageId
+from dlog.meta.holds import Hold, read_holds
+from dlog.meta.layout import Layout
+from dlog.meta.listed import Point, Segment
+from dlog.reader.places import find_head_seq, find_last_id, find_tail
+from dlog.reader.segments import SegmentView, by_the_newest_list, header_of
 
 
-def describe(view: SegmentView) -> Procedure[LogDescription]:
-    meta = yield from view.refresh()
+def describe(view: SegmentView, layout: Layout) -> Procedure[LogDescription]:
+    yield from view.refresh()
+    holds = yield from read_holds(layout, view.name, view.meta.uid)
+    return (yield from by_the_newest_list(view, lambda: _describe(view, holds)))
+
+
+def _describe(view: SegmentView, holds: tuple[Hold, ...]) -> Procedure[LogDescription]:
+    meta = view.meta
     segments = yield from segments_of(view)
     tail = yield from find_tail(view)
     last_id: MessageId | None = yield from find_last_id(view)
-    head_seq = segments[0].base_seq if segments else tail.next_seq
-    head_seq = tail.next_seq if head_seq is None else head_seq
+    head_seq = yield from find_head_seq(view)
     writer = meta.writer
     return LogDescription(
         name=view.name,
@@ -36,39 +49,54 @@ def describe(view: SegmentView) -> Procedure[LogDescription]:
         head_seq=head_seq,
         next_seq=tail.next_seq,
         tail=last_id,
-        messages=tail.next_seq - head_seq,
+        messages=max(0, tail.next_seq - head_seq),
         bytes=sum(segment.bytes or 0 for segment in segments),
         ledger_floor=meta.ledger_floor,
         next_number=meta.next_number,
-        truncate_before=meta.truncate_before,
+        truncate_before=told_point(meta.truncate_before),
+        holds=tuple(map(told_hold, holds)),
         deleting=tuple(doomed.ledger_id for doomed in meta.deleting),
+        deleting_pages=len(meta.deleting_pages),
         pages=len(meta.pages),
         segments=segments,
     )
 
 
+def told_hold(hold: Hold) -> HoldSummary:
+    return HoldSummary(hold.name, hold.who, hold.since_us, hold.moved_us, hold.seq, hold.note)
+
+
+def told_point(point: Point) -> str | None:
+    """The truncation point for people: a seq, a message id, or both."""
+    told = [f"seq {point.seq}"] if point.seq > 0 else []
+    if point.ledger_id != NO_LEDGER:
+        told.append(str(MessageId(*point.id_key)))
+    return " and ".join(told) or None
+
+
 def summarize(view: SegmentView) -> Procedure[LogSummary]:
-    """As `describe`, without reading pages: one line of a listing."""
-    meta = yield from view.refresh()
+    """As `describe`, from few pages: one line of a listing."""
+    yield from view.refresh()
+    return (yield from by_the_newest_list(view, lambda: _summarize(view)))
+
+
+def _summarize(view: SegmentView) -> Procedure[LogSummary]:
+    meta = view.meta
     tail = yield from find_tail(view)
-    head_seq = tail.next_seq
-    if meta.pages:
-        head_seq = meta.pages[0].base_seq
-    elif meta.segments:
-        first = meta.segments[0].sealed
-        head_seq = meta.end.next_seq if first is None else first.base_seq
+    head_seq = yield from find_head_seq(view)
     last_time_us = None
     if tail.entered is not None and tail.last_entry >= 0:
         header = yield from header_of(tail.entered.segment.ledger_id, tail.last_entry)
         last_time_us = header.last_timestamp_us
-    per_page = [page.last_number - page.number + 1 for page in meta.pages]
     return LogSummary(
         name=view.name,
         state=meta.state.value,
         epoch=meta.epoch,
-        segments=len(meta.segments) + sum(per_page),
-        messages=tail.next_seq - head_seq,
-        bytes=sum(s.sealed.bytes for s in meta.segments if s.sealed is not None),
+        segments=len(meta.segments) + sum(page.segments for page in meta.pages),
+        head_seq=head_seq,
+        messages=max(0, tail.next_seq - head_seq),
+        bytes=sum(s.sealed.bytes for s in meta.segments if s.sealed is not None)
+        + sum(page.bytes for page in meta.pages),
         next_seq=tail.next_seq,
         writer=None if meta.writer is None else meta.writer.name,
         last_time_us=last_time_us,
@@ -76,7 +104,7 @@ def summarize(view: SegmentView) -> Procedure[LogSummary]:
 
 
 def segments_of(view: SegmentView) -> Procedure[tuple[SegmentSummary, ...]]:
-    """All segments, oldest first. The view must be fresh."""
+    """All segments of which something is left, oldest first. The view must be fresh."""
     found: list[SegmentSummary] = []
     segment: Segment | None = yield from view.first()
     while segment is not None:

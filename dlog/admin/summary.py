@@ -48,11 +48,58 @@ class LogSummary:
     state: str
     epoch: int
     segments: int
+    head_seq: int
     messages: int
     bytes: int  # of sealed segments
     next_seq: int
     writer: str | None
     last_time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSummary:
+    """Somebody's hold: from the message with this seq on, no policy truncates."""
+
+    name: str
+    who: str
+    since_us: int
+    moved_us: int
+    seq: int
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How a truncation went, or would go. Everything before `head_seq` is gone from now on."""
+
+    log: str
+    asked: str  # for
+    done: bool  # False: a plan
+    forced: bool
+    point: str | None  # where the log begins now, by seq, by id, or both
+    head_seq: int | None  # None: it is inside of a segment that no bookie could be asked about
+    held_by: tuple[str, ...]  # holds that it stopped at; those that it overran, if it was forced
+    reasons: tuple[str, ...]  # why it did not go as far as it was asked to
+    ledgers: int  # that left the list, and are deleted after the log's grace
+    bytes: int  # in these
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What a pass of the collector did to one log, or would do."""
+
+    log: str
+    done: bool  # False: a plan
+    head_seq: int | None  # behind what retention truncated
+    truncated: int  # ledgers that left the list in this pass
+    deleted: int  # ledgers, also those in pages
+    bytes: int  # in these
+    unsized: int  # of these, whose bytes nobody knows before they are closed
+    pages: int  # of deleted ledgers
+    nodes: int  # pages and holds that nothing names any more
+    waiting: int  # ledgers in their grace, and pages of them
+    held_by: tuple[str, ...]  # holds that keep what retention would not
+    problems: tuple[str, ...]  # what could not be done, and why; the next pass tries again
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +122,23 @@ class LogDescription:
     ledger_floor: int
     next_number: int
     truncate_before: str | None
+    holds: tuple[HoldSummary, ...]
     deleting: tuple[int, ...]
+    deleting_pages: int
     pages: int
     segments: tuple[SegmentSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogMove:
+    """A log's metadata as one document: of which log, and between which places it moves."""
+
+    log: str
+    uid: str
+    epoch: int
+    place: str  # where it was written out
+    moves_to: str | None  # None: it stays; the document is a copy of how it was
+    segments: int
+    pages: int
+    holds: int
+    next_seq: int

@@ -11,15 +11,17 @@ from typing import Any
 
 from dlog.cli.escape import printable
 
-_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 # What every stdlib log entry has; the rest are the structured fields of whoever logged.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def start(verbosity: int) -> None:
-    """Show what `dlog.*` logs from now on: warnings, with -v also news, with -vv everything."""
+def start(verbosity: int, *, quiet: bool = False) -> None:
+    """Show what `dlog.*` logs from now on: warnings, with -v also news, with -vv everything. One
+    step less if `quiet`, for a command that says itself what is wrong."""
+    level = verbosity if quiet else verbosity + 1
     logger = logging.getLogger("dlog")
-    logger.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
+    logger.setLevel(_LEVELS[min(level, len(_LEVELS) - 1)])
     logger.propagate = False
     if not any(isinstance(handler, StderrHandler) for handler in logger.handlers):
         logger.addHandler(StderrHandler())

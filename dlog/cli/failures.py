@@ -20,6 +20,7 @@ INTERRUPTED, TERMINATED = 130, 143
 # The first match counts; a class stands for its subclasses.
 CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.NotFound, NOT_FOUND),
+    (errors.Moved, NOT_FOUND),
     (errors.Fenced, FENCED),
     (errors.Unavailable, UNAVAILABLE),
     (errors.Timeout, UNAVAILABLE),
@@ -29,11 +30,12 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
 
 ADVICE: dict[type[Exception], str] = {
     errors.NotFound: "`dlog ls` lists the logs there are",
+    errors.Moved: "`--url` or DLOG_URL says where logs are",
     errors.AlreadyExists: "choose another name, or `dlog describe` the one there is",
     errors.Fenced: "the log has another writer now; run this again only if you mean to take over",
     errors.Unavailable: "try again; `dlog doctor` checks the place",
     errors.Timeout: "try again, or allow more time (?meta_timeout_ms= in the URL)",
-    errors.Truncated: "start at the head: `dlog tail -o 0:`, or read with a later start",
+    errors.Truncated: "`dlog tail -o :` begins at the head",
     errors.Corrupt: "stored bytes are damaged; nothing was skipped",
     errors.AuthError: "check who may read and write there: `dlog doctor`",
     errors.Broken: "this is a fault of dlog itself; please report it, with --debug",

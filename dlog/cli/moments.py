@@ -9,21 +9,28 @@ from typing import TypeVar
 
 import click
 
+from dlog import reason
 from dlog.clock import us_datetime
 
 Value = TypeVar("Value")
 
+_CHARS_MAX = 100
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SPAN_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 def parse_span(text: str) -> timedelta:
     """`90s`, `1.5h`, `1h30m`."""
-    parts = list(_SPAN.finditer(text))
+    # Searched for a unit from each of its digits, a long text takes the square of its length.
+    parts = list(_SPAN.finditer(text)) if len(text) <= _CHARS_MAX else []
     if not parts or "".join(part[0] for part in parts) != text:
-        raise ValueError(f"{text!r} is not a span of time, as 90s, 15m, 1h30m or 2d")
+        raise ValueError(f"{text[:_CHARS_MAX]!r} is not a span of time, as 90s, 15m, 1h30m or 2d")
     try:
         return timedelta(seconds=sum(float(part[1]) * _SPAN_SECONDS[part[2]] for part in parts))
     except OverflowError:
@@ -52,9 +59,9 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 def parse_size(text: str) -> int:
     """`1000`, `64K`, `1.5MiB`: powers of 1024."""
-    found = _SIZE.fullmatch(text.strip())
+    found = _SIZE.fullmatch(text.strip()) if len(text) <= _CHARS_MAX else None
     if found is None:
-        raise ValueError(f"{text!r} is not a size, as 4096, 64K or 1.5M")
+        raise ValueError(f"{text[:_CHARS_MAX]!r} is not a size, as 4096, 64K or 1.5M")
     return int(float(found[1]) * _SIZE_FACTORS[found[2].lower()])
 
 
@@ -71,12 +78,7 @@ def moment_text(at_us: int | None) -> str:
 
 def size_text(size_bytes: int | None) -> str:
     """Bytes for people: `1.5 MiB`; `-` for unknown."""
-    if size_bytes is None:
-        return "-"
-    if size_bytes < 1 << 10:
-        return f"{size_bytes} B"
-    power = min(4, (size_bytes.bit_length() - 1) // 10)
-    return f"{size_bytes / (1 << 10 * power):.1f} {'KMGT'[power - 1]}iB"
+    return "-" if size_bytes is None else reason.size_text(size_bytes)
 
 
 # The same as types of click options. An error raised by a function type would lose its text, unless
@@ -84,7 +86,7 @@ def size_text(size_bytes: int | None) -> str:
 
 
 def moment(text: str) -> datetime:
-    return _convert(lambda given: parse_moment(given, datetime.now(UTC)), text)
+    return _convert(lambda given: parse_moment(given, utc_now()), text)
 
 
 def span(text: str) -> timedelta:

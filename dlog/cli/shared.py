@@ -23,19 +23,22 @@ class Settings:
     debug: bool = False
     verbosity: int = 0
 
-    def connect(self) -> Client:
-        """A client for the URL. Use it in a `with`."""
+    def connect(self, *, quiet: bool = False) -> Client:
+        """A client for the URL. Use it in a `with`. `quiet`: the command says itself
+        what is wrong."""
         import dlog  # not at the top: `dlog --help` and usage errors need no client
         from dlog.cli import diagnostics
 
-        diagnostics.start(self.verbosity)
+        diagnostics.start(self.verbosity, quiet=quiet)
         return dlog.connect(self.url)
 
 
 def common_options(function: Function) -> Callable[..., Any]:
     """Adds --url, --verbose and --debug, handed to the command as one `settings`."""
 
-    @click.option("-u", "--url", help="Where the logs are: file:PATH. [env: DLOG_URL]")
+    @click.option(
+        "-u", "--url", help="Where the logs are: file:PATH or zk://HOSTS/ROOT. [env: DLOG_URL]"
+    )
     @click.option("-v", "--verbose", count=True, help="Say more on standard error; -vv: all.")
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(function)

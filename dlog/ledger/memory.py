@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from weakref import WeakSet
 
+from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import (
     ConfigError,
     DlogError,
@@ -33,6 +34,7 @@ from dlog.ledger.store import (
     LedgerInfo,
     LedgerSpec,
     LedgerState,
+    check_digest,
 )
 from dlog.limits import LEDGER_ENTRY_BYTES_MAX
 
@@ -42,6 +44,7 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 @dataclass(slots=True)
 class _Ledger:
     spec: LedgerSpec
+    made_us: int
     entries: list[bytes] = field(default_factory=list)  # the confirmed ones
     bytes: int = 0
     published: int = -1
@@ -84,8 +87,9 @@ class MemoryLedgers:
         with cls._named_lock:
             return cls._named.setdefault(name, cls())
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._lock = threading.Lock()
+        self._clock = clock
         self._ledgers: dict[int, _Ledger] = {}
         self._next_id = 0
 
@@ -93,7 +97,7 @@ class MemoryLedgers:
         with self._lock:
             ledger_id = self._next_id
             self._next_id += 1
-            self._ledgers[ledger_id] = _Ledger(spec)
+            self._ledgers[ledger_id] = _Ledger(spec, self._clock.wall_us())
             return ledger_id
 
     def _ledger(self, ledger_id: int) -> _Ledger:
@@ -106,7 +110,7 @@ class MemoryLedgers:
         with self._lock:
             ledger = self._ledger(ledger_id)
             state = LedgerState.OPEN if ledger.closed is None else LedgerState.CLOSED
-            return LedgerInfo(ledger_id, state, ledger.closed, ledger.spec)
+            return LedgerInfo(ledger_id, state, ledger.closed, ledger.spec, ledger.made_us)
 
     def add(self, ledger_id: int, entries: list[bytes], last_confirmed: int) -> int:
         """The appender's run. Its last entry carries `last_confirmed`, which is readable from now
@@ -339,6 +343,7 @@ class MemoryReader:
 
     async def last_readable(self) -> int:
         self._check_usable()
+        self._world.info(self.ledger_id)  # `NotFound`
         return self._world.readable(self.ledger_id)
 
     async def read(self, first_entry: int, last_entry: int, *, bytes_max: int) -> list[memoryview]:
@@ -393,9 +398,11 @@ class MemoryLedgerStore:
         self._appenders.add(appender)
         return appender
 
-    async def open(self, ledger_id: int) -> MemoryReader:
+    async def open(
+        self, ledger_id: int, *, digest: str | None = None, closed: ClosedLedger | None = None
+    ) -> MemoryReader:
         await self._turn()
-        self._world.info(ledger_id)
+        check_digest(ledger_id, self._world.info(ledger_id).spec.digest, digest)
         reader = MemoryReader(self._world, ledger_id)
         self._readers.add(reader)
         return reader
@@ -404,8 +411,17 @@ class MemoryLedgerStore:
         await self._turn()
         return self._world.info(ledger_id)
 
-    async def recover(self, ledger_id: int) -> ClosedLedger:
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        digest: str | None = None,
+        fenced: Callable[[], None] | None = None,
+    ) -> ClosedLedger:
         await self._turn()
+        info = self._world.info(ledger_id)
+        if info.closed is None:
+            check_digest(ledger_id, info.spec.digest, digest)
         return self._world.close(ledger_id)
 
     async def delete(self, ledger_id: int) -> None:

@@ -19,11 +19,12 @@ A backend may not be kinder than this in a way that programs could come to rely 
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from dlog.errors import DlogError
+from dlog.errors import AuthError, DlogError
+from dlog.reason import Wait
 
 Buffer = bytes | bytearray | memoryview
 
@@ -59,6 +60,54 @@ class LedgerInfo:
     state: LedgerState
     closed: ClosedLedger | None  # exactly when the state is CLOSED
     spec: LedgerSpec
+    made_us: int | None = None  # by the clock of who made it; None: nobody wrote that down
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """What an appender or a reader may offer beside its contract: what it waits for itself, None
+    for nothing. For people only: nothing is decided by it."""
+
+    def why(self) -> Wait | None: ...
+
+
+@runtime_checkable
+class ExplainsRecovery(Protocol):
+    """The same of a store that recovers from several places."""
+
+    def why_recovery(self, ledger_id: int) -> str | None:
+        """What a recovery under way waits for, as the end of a sentence: "to be fenced by …"."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The bookies that a ledger needs: of all its entries, and to go on, those of the last."""
+
+    bookies: tuple[str, ...]
+    writing: tuple[str, ...]
+    not_registered: tuple[str, ...]
+    read_only: tuple[str, ...]
+    quarantined: tuple[str, ...]  # by this client
+
+
+@runtime_checkable
+class TellsWhere(Protocol):
+    """A store with more than one place to keep a ledger in."""
+
+    async def whereabouts(self, ledger_id: int) -> Whereabouts:
+        """`NotFound`."""
+        ...
+
+
+@runtime_checkable
+class PrefersCopy(Protocol):
+    """What a reader may offer beside its contract, where a ledger has several copies."""
+
+    def prefer(self, copy: int) -> None:
+        """Begin with this copy, counted on over those that there are. Advice only, taken before
+        the first read."""
+        ...
 
 
 class AppenderListener(Protocol):
@@ -139,7 +188,7 @@ class LedgerReader(Protocol):
 
     async def last_readable(self) -> int:
         """The last entry this reader may read now: what was published, or the end of a closed
-        ledger; -1 for none. Not older than the call."""
+        ledger; -1 for none. Not older than the call. `NotFound` once it was deleted."""
         ...
 
     async def read(self, first_entry: int, last_entry: int, *, bytes_max: int) -> list[memoryview]:
@@ -150,8 +199,8 @@ class LedgerReader(Protocol):
 
     async def wait_past(self, last_entry: int, timeout_ms: float) -> int:
         """Waits until something after `last_entry` is readable, the ledger was closed, fenced or
-        deleted, or the time is over; then the same answer as `last_readable` (-1 for a deleted
-        ledger). Returning early is allowed."""
+        deleted, or the time is over; then the same answer as `last_readable`, but -1 for a deleted
+        ledger. Returning early is allowed."""
         ...
 
     async def close(self) -> None: ...
@@ -162,14 +211,28 @@ class LedgerStore(Protocol):
         """A new, open, empty ledger, with an id above every earlier one's."""
         ...
 
-    async def open(self, ledger_id: int) -> LedgerReader:
-        """`NotFound` if there is none."""
+    async def open(
+        self, ledger_id: int, *, digest: str | None = None, closed: ClosedLedger | None = None
+    ) -> LedgerReader:
+        """`NotFound` if there is none; `AuthError` if it has another digest than its log was made
+        with (None: nobody knows). `closed` is what `recover` just answered: then nobody need be
+        asked once more whether there is one."""
         ...
 
     async def info(self, ledger_id: int) -> LedgerInfo: ...
 
-    async def recover(self, ledger_id: int) -> ClosedLedger:
-        """Fence the appender, find the end, close. Of a closed ledger: its end. `NotFound`."""
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        digest: str | None = None,
+        fenced: Callable[[], None] | None = None,
+    ) -> ClosedLedger:
+        """Fence the appender, find the end, close. Of a closed ledger: its end. `NotFound`; of an
+        open one `AuthError` as `open`.
+
+        `fenced` is called once the appender can have no more confirmed, where this can be told
+        apart from the rest; it is for measuring only."""
         ...
 
     async def delete(self, ledger_id: int) -> None:
@@ -183,3 +246,14 @@ class LedgerStore(Protocol):
     async def close(self) -> None:
         """Abandons what is open. Idempotent."""
         ...
+
+
+def check_digest(ledger_id: int, stored: str, wanted: str | None) -> None:
+    """Whoever can change what is stored of a ledger could name a digest that needs no key, and put
+    entries of their own under it."""
+    if wanted is not None and stored != wanted:
+        raise AuthError(
+            f"ledger {ledger_id} should have the digest {wanted}, and its metadata says {stored}: "
+            "somebody changed it, or asked for the wrong one",
+            ledger_id=ledger_id,
+        )

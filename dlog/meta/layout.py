@@ -3,12 +3,14 @@ flat, by prefix."""
 
 from __future__ import annotations
 
+import functools
 from urllib.parse import quote, unquote
 
-from dlog.ids import check_log_name
+from dlog.ids import check_hold_name, check_log_name
 
 ROOT_DEFAULT = "/dlog"
 FORMAT_VERSION = 1
+LOGS_KEPT = 256  # names whose nodes are known: every step of a log asks
 
 
 class Layout:
@@ -20,18 +22,31 @@ class Layout:
         self.logs = f"{root}/logs"
 
     def log(self, name: str) -> str:
-        return f"{self.logs}/{escape(check_log_name(name))}"
+        return f"{self.logs}/{_log_node(name)}"
 
-    def page(self, name: str, number: int) -> str:
-        """The page of sealed history that begins with segment `number`."""
-        return f"{self.log(name)}/pages/{number:010d}"
+    def page(self, name: str, number: int, level: int = 0) -> str:
+        """The page of sealed history that begins with segment `number`; of a level above 0, of
+        pages."""
+        return f"{self.pages(name)}/{number:010d}" + (f".{level}" if level else "")
 
     def pages(self, name: str) -> str:
         return f"{self.log(name)}/pages"
 
+    def holds(self, name: str) -> str:
+        return f"{self.log(name)}/holds"
+
+    def hold(self, name: str, hold: str) -> str:
+        """Somebody's place: what is behind it, no policy truncates."""
+        return f"{self.holds(name)}/{escape(check_hold_name(hold))}"
+
     def presence(self, name: str, token: str) -> str:
         """Ephemeral, of one writer handle: it is there as long as that handle's process is."""
         return f"{self.log(name)}/writer/{token}"
+
+
+@functools.lru_cache(maxsize=LOGS_KEPT)
+def _log_node(name: str) -> str:
+    return escape(check_log_name(name))
 
 
 def escape(name: str) -> str:

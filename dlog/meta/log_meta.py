@@ -11,20 +11,45 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import itertools
-import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dlog import limits
-from dlog.errors import ConfigError, FormatError, TooLarge, check
-from dlog.ids import NO_ENTRY, NO_LEDGER
+from dlog.errors import ConfigError, FormatError, Moved, TooLarge, check
+from dlog.ids import NO_LEDGER
+from dlog.meta.json_fields import (
+    dump,
+    flat,
+    load,
+    optional_str,
+    the_bool,
+    the_dict,
+    the_int,
+    the_list,
+    the_str,
+    the_value,
+)
+from dlog.meta.listed import (
+    CopyOf,
+    Doomed,
+    DoomedPage,
+    End,
+    MovedTo,
+    PageRef,
+    Point,
+    Sealed,
+    Segment,
+    WriterMark,
+    refs_from,
+    segment_fields,
+    segments_from,
+)
+from dlog.meta.pages import Cut, next_cut
 from dlog.options import LogOptions
 
 FORMAT = 1
 _KNOWN_NEEDS: frozenset[str] = frozenset()
-_INT_MAX = (1 << 63) - 1
 UNSEALED_MAX = 2
 
 
@@ -33,72 +58,7 @@ class LogState(enum.Enum):
     TERMINATED = "terminated"  # no more appends, for good
     DELETING = "deleting"  # being removed: its ledgers go
     DELETED = "deleted"  # removed: only what must never go back is kept (epoch, numbers, floor)
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """The end of a segment, once the list knows it."""
-
-    last_entry: int
-    bytes: int
-    base_seq: int
-    next_seq: int
-    first_time_us: int
-    last_time_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A ledger's place in a log."""
-
-    number: int
-    ledger_id: int
-    epoch: int
-    sealed: Sealed | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PageRef:
-    """Names an immutable page node of sealed segments `number` … `last_number`, and what a search
-    needs of it."""
-
-    number: int
-    last_number: int
-    base_seq: int
-    next_seq: int
-    first_time_us: int
-    last_time_us: int
-    last_ledger: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriterMark:
-    """Who holds the log. The token is this handle's alone: it tells its writes from everybody
-    else's."""
-
-    token: str
-    name: str
-    since_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Where the newest sealed segment ends. Survives the truncation of everything."""
-
-    number: int = 0
-    ledger_id: int = NO_LEDGER
-    last_entry: int = NO_ENTRY
-    next_seq: int = 0
-    last_time_us: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Doomed:
-    """A ledger that left the list and waits for its deletion."""
-
-    ledger_id: int
-    since_us: int
+    MOVED = "moved"  # kept in another metadata store from now on: nothing here counts any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +69,32 @@ class LogMeta:
     epoch: int = 0
     writer: WriterMark | None = None
     left_by: WriterMark | None = None  # who held the log last and left it, while nobody holds it
-    digest: str = "crc32c"
-    end: End = End()
+    end: End = field(default_factory=End)
     next_number: int = 1
     ledger_floor: int = NO_LEDGER
     segments: tuple[Segment, ...] = ()
     pages: tuple[PageRef, ...] = ()
     deleting: tuple[Doomed, ...] = ()
+    deleting_pages: tuple[DoomedPage, ...] = ()
     hand_over: str | None = None  # the opener a planned hand-over expects
-    truncate_before: str | None = None  # reserved: kept and shown, set by no verb of this version
+    truncate_before: Point = field(default_factory=Point)
+    holds: int = 0  # grows when a hold is made: a truncation that did not see it is refused
+    producers: bool = False  # some messages carry the number of their producer
+    copy_of: CopyOf | None = None
+    moved_to: MovedTo | None = None  # exactly when the state is MOVED
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        return self.options.digest
 
     @property
     def unsealed(self) -> tuple[Segment, ...]:
         return tuple(segment for segment in self.segments if segment.sealed is None)
+
+    @property
+    def is_removed(self) -> bool:
+        return self.state in (LogState.DELETED, LogState.DELETING)
 
     def segment(self, number: int) -> Segment | None:
         return next((s for s in self.segments if s.number == number), None)
@@ -131,13 +103,42 @@ class LogMeta:
         writer = self.writer
         return self.state is LogState.OPEN and writer is not None and writer.token == token
 
+    @property
+    def is_blank(self) -> bool:
+        """Open, and it never listed a segment: no message was ever written."""
+        listed = self.segments or self.pages or self.end.ledger_id != NO_LEDGER
+        return self.state is LogState.OPEN and self.writer is None and not listed
+
+    @property
+    def copies(self) -> str | None:
+        """The uid of the log that this one may still be gone on with as a copy of. Whoever takes it
+        over without messages of their own says so, and leaves it one."""
+        copy_of = self.copy_of
+        return copy_of.uid if copy_of is not None and copy_of.own_epoch < 0 else None
+
+    def is_here(self, name: str | None = None) -> LogMeta:
+        """This very meta; `Moved` if the log is kept elsewhere by now."""
+        if self.moved_to is not None:
+            moved = self.moved_to
+            raise Moved(
+                f"the log {name or self.uid!r} was moved to {moved.place} by {moved.name}: open it "
+                "there",
+                log=name,
+                place=moved.place,
+            )
+        return self
+
     # --- changes
 
-    def claimed(self, writer: WriterMark) -> LogMeta:
-        """The next epoch is `writer`'s. From here the list is frozen for everybody else."""
+    def claimed(self, writer: WriterMark, *, copies: str | None = None) -> LogMeta:
+        """The next epoch is `writer`'s. From here the list is frozen for everybody else. A copy of
+        the log `copies` stays one, if that is what it is claimed for."""
         check(self.state is LogState.OPEN, "only an open log is claimed", self.state)
+        copy_of, epoch = self.copy_of, self.epoch + 1
+        if copy_of is not None and copies is None and copy_of.own_epoch < 0:
+            copy_of = dataclasses.replace(copy_of, own_epoch=epoch)
         return dataclasses.replace(
-            self, epoch=self.epoch + 1, writer=writer, left_by=None, hand_over=None
+            self, epoch=epoch, writer=writer, left_by=None, hand_over=None, copy_of=copy_of
         )
 
     def listed(self, ledger_id: int) -> LogMeta:
@@ -189,40 +190,120 @@ class LogMeta:
             deleting=(*self.deleting, Doomed(gone.ledger_id, now_us)),
         )
 
-    def paged(self) -> tuple[LogMeta, PageRef, tuple[Segment, ...]] | None:
-        """When the inline list grew long: the meta without its oldest sealed segments, and the page
-        they move to.
+    def next_cut(self) -> Cut | None:
+        """The page that is due, when the inline list or that of pages grew long."""
+        return next_cut(self.segments, self.pages)
 
-        The cut is a pure function of the segments, so that a page written by a try that lost its
-        compare-and-set is the very page the next try needs."""
-        count = limits.META_PAGE_SEGMENTS
-        if len(self.segments) < 2 * count:
-            return None
-        moved = self.segments[:count]
-        if any(segment.sealed is None for segment in moved):
-            return None
-        first, last = moved[0].sealed, moved[-1].sealed
-        assert first is not None
-        assert last is not None
-        ref = PageRef(
-            moved[0].number,
-            moved[-1].number,
-            first.base_seq,
-            last.next_seq,
-            first.first_time_us,
-            last.last_time_us,
-            moved[-1].ledger_id,
+    def paged(self, written: Container[tuple[int, int]]) -> LogMeta:
+        """History that moved to pages, as far as they are `written` (level, number)."""
+        meta = self
+        while (cut := meta.next_cut()) is not None and (cut.ref.level, cut.ref.number) in written:
+            meta = meta.without(cut)
+        return meta
+
+    def without(self, cut: Cut) -> LogMeta:
+        """With a page in the place of what it holds."""
+        end = cut.first + len(cut.held)
+        if cut.ref.level == 0:
+            return dataclasses.replace(
+                self, segments=self.segments[end:], pages=(*self.pages, cut.ref)
+            )
+        pages = (*self.pages[: cut.first], cut.ref, *self.pages[end:])
+        return dataclasses.replace(self, pages=pages)
+
+    # --- the other end
+
+    def truncated(self, point: Point) -> LogMeta:
+        """What is before `point` is gone, whatever of it still stands in the list."""
+        self.is_here()
+        return dataclasses.replace(self, truncate_before=self.truncate_before.joined(point))
+
+    def swept(self, now_us: int) -> LogMeta:
+        """Sealed history that is wholly before the truncation point leaves the list, oldest first,
+        as far as there is room where it waits for its deletion. A page that is covered in part
+        stays, and everything behind it. Of a log with producers, so does the newest sealed segment
+        that holds messages: the table of their numbers stands there."""
+        point = self.is_here().truncate_before
+        pages, doomed_pages = self.pages, self.deleting_pages
+        numbered = self.producers and self.state is LogState.OPEN
+        last = self._last_with_messages() if numbered else None
+        while pages and point.covers_page(pages[0]):
+            is_needed = numbered and last is None and len(pages) == 1
+            if len(doomed_pages) >= limits.META_DELETING_PAGES_MAX or is_needed:
+                break
+            doomed_pages += (DoomedPage(pages[0].number, pages[0].level, now_us),)
+            pages = pages[1:]
+        segments, doomed = self.segments, self.deleting
+        while not pages and segments and point.covers(segments[0]):
+            if len(doomed) >= limits.META_DELETING_MAX or segments[0].number == last:
+                break
+            doomed += (Doomed(segments[0].ledger_id, now_us),)
+            segments = segments[1:]
+        return dataclasses.replace(
+            self, pages=pages, deleting_pages=doomed_pages, segments=segments, deleting=doomed
         )
-        meta = dataclasses.replace(self, segments=self.segments[count:], pages=(*self.pages, ref))
-        return meta, ref, moved
+
+    def _last_with_messages(self) -> int | None:
+        """Of the inline segments that are sealed and hold messages, the newest one's number."""
+        ends = ((s.number, s.sealed) for s in reversed(self.segments) if s.sealed is not None)
+        holding = (number for number, end in ends if end.next_seq > end.base_seq)
+        return next(holding, None)
+
+    def trimmed(
+        self,
+        first: PageRef,
+        by: tuple[PageRef, ...],
+        gone: tuple[int, ...],
+        gone_pages: tuple[PageRef, ...],
+        now_us: int,
+    ) -> LogMeta:
+        """The first page, which the truncation point reaches into, replaced `by` pages of what
+        stays of it; the ledgers `gone` and those of `gone_pages` wait for their deletion."""
+        check(self.is_here().pages[:1] == (first,), "only the first page is trimmed", first)
+        return dataclasses.replace(
+            self,
+            pages=(*by, *self.pages[1:]),
+            deleting=self.deleting + tuple(Doomed(ledger_id, now_us) for ledger_id in gone),
+            deleting_pages=self.deleting_pages
+            + tuple(DoomedPage(ref.number, ref.level, now_us) for ref in gone_pages),
+        )
+
+    def forgotten(self, ledgers: Container[int], pages: Container[tuple[int, int]]) -> LogMeta:
+        """These ledgers, and the ledgers of these pages (level, number), are deleted."""
+        self.is_here()
+        return dataclasses.replace(
+            self,
+            deleting=tuple(d for d in self.deleting if d.ledger_id not in ledgers),
+            deleting_pages=tuple(
+                d for d in self.deleting_pages if (d.level, d.number) not in pages
+            ),
+        )
+
+    def numbered(self) -> LogMeta:
+        """From now on messages may carry the number of their producer, and every segment a table of
+        the last ones."""
+        return dataclasses.replace(self, producers=True)
+
+    def held(self) -> LogMeta:
+        """A hold was made: whoever decided on a truncation without it has to look again."""
+        return dataclasses.replace(self.is_here(), holds=self.holds + 1)
+
+    def terminated(self) -> LogMeta:
+        """The end, for good. Of a log whose segments are all sealed."""
+        self.is_here()
+        check(self.state is LogState.OPEN and not self.unsealed, "an end is sealed", self.state)
+        return dataclasses.replace(
+            self, state=LogState.TERMINATED, writer=None, left_by=self.writer, hand_over=None
+        )
 
     def handed_over(self, to: str | None) -> LogMeta:
         return dataclasses.replace(self, writer=None, left_by=self.writer, hand_over=to)
 
     def doomed(self, now_us: int, remover: WriterMark) -> LogMeta:
-        """Removal began: writers are fenced by the epoch, every inline ledger waits for
-        deletion."""
+        """Removal began: writers are fenced by the epoch, every ledger waits for deletion."""
+        self.is_here()
         ledgers = tuple(Doomed(segment.ledger_id, now_us) for segment in self.segments)
+        pages = tuple(DoomedPage(page.number, page.level, now_us) for page in self.pages)
         return dataclasses.replace(
             self,
             state=LogState.DELETING,
@@ -230,14 +311,17 @@ class LogMeta:
             writer=remover,
             left_by=None,
             segments=(),
+            pages=(),
             deleting=self.deleting + ledgers,
+            deleting_pages=self.deleting_pages + pages,
         )
 
     def tombstone(self) -> LogMeta:
         """What stays of a removed log: all that must never go back."""
-        check(not self.pages and not self.deleting, "a tombstone holds no ledger", self.uid)
+        left = self.deleting or self.deleting_pages or self.pages or self.segments
+        check(not left, "a tombstone holds no ledger", self.uid)
         return dataclasses.replace(
-            self, state=LogState.DELETED, hand_over=None, truncate_before=None
+            self, state=LogState.DELETED, hand_over=None, truncate_before=Point(), producers=False
         )
 
     def reborn(self, uid: str, options: LogOptions) -> LogMeta:
@@ -252,11 +336,65 @@ class LogMeta:
             end=End(number=self.next_number - 1, last_time_us=self.end.last_time_us),
         )
 
+    def as_copy(self, of: CopyOf, last_time_us: int, *, producers: bool = False) -> LogMeta:
+        """A log without messages whose first one will have the seq and the time that it has in
+        another log. `producers`: that one has some, of whom what is copied may not tell."""
+        check(self.is_blank, "only a log without messages becomes a copy", self.uid)
+        return dataclasses.replace(
+            self,
+            copy_of=of,
+            end=dataclasses.replace(self.end, next_seq=of.first_seq, last_time_us=last_time_us),
+            truncate_before=Point(of.first_seq),
+            producers=producers,
+        )
+
+    # --- moving between metadata stores
+
+    def left_for(self, place: str, name: str, now_us: int) -> LogMeta:
+        """From now on the log is kept elsewhere. Of a log whose segments are all sealed, and that
+        nobody holds: whoever held it is fenced, and finds the state changed. Whatever number it had
+        there before, its epoch is higher now."""
+        free = self.writer is None and not self.unsealed
+        check(self.state in _MOVABLE and free, "what moves is sealed", self.state)
+        return dataclasses.replace(
+            self,
+            state=LogState.MOVED,
+            epoch=self.epoch + 1,
+            moved_to=MovedTo(place, self.state.value, name, now_us),
+            hand_over=None,
+        )
+
+    def sent_elsewhere(self, place: str, name: str, now_us: int) -> LogMeta:
+        """To another place than it was meant for."""
+        check(self.moved_to is not None, "only a log that left is sent elsewhere", self.state)
+        assert self.moved_to is not None
+        moved_to = MovedTo(place, self.moved_to.was, name, now_us)
+        return dataclasses.replace(self, epoch=self.epoch + 1, moved_to=moved_to)
+
+    def arrived(self) -> LogMeta:
+        """All of it is here: it is again what it was."""
+        check(self.moved_to is not None, "only a log that left arrives", self.state)
+        assert self.moved_to is not None
+        return dataclasses.replace(self, state=LogState(self.moved_to.was), moved_to=None)
+
+    def succeeds(self, left: LogMeta) -> bool:
+        """May this one, which moves, come to where `left` is what stayed of a log that was removed,
+        or that moved away? Only if no number goes back."""
+        stayed = left.state in (LogState.DELETED, LogState.MOVED)
+        return (
+            stayed
+            and self.epoch > left.epoch
+            and self.next_number >= left.next_number
+            and self.ledger_floor >= left.ledger_floor
+        )
+
     # --- bytes
 
     def to_bytes(self) -> bytes:
         extra = dict(self.extra)
-        options = {**extra.pop("options", {}), **dataclasses.asdict(self.options)}
+        options = {**extra.pop("options", {}), **flat(self.options)}
+        del options["unsafe_single_copy"]  # said by the quorum itself
+        del options["digest"]  # has a place of its own
         fields: dict[str, Any] = {
             **extra,
             "format": FORMAT,
@@ -264,20 +402,27 @@ class LogMeta:
             "uid": self.uid,
             "state": self.state.value,
             "epoch": self.epoch,
-            "writer": None if self.writer is None else dataclasses.asdict(self.writer),
-            "left_by": None if self.left_by is None else dataclasses.asdict(self.left_by),
+            "writer": None if self.writer is None else flat(self.writer),
+            "left_by": None if self.left_by is None else flat(self.left_by),
             "options": options,
             "digest": self.digest,
-            "end": dataclasses.asdict(self.end),
+            "end": flat(self.end),
             "next_number": self.next_number,
             "ledger_floor": self.ledger_floor,
-            "segments": [_segment_fields(s) for s in self.segments],
-            "pages": [dataclasses.asdict(p) for p in self.pages],
-            "deleting": [dataclasses.asdict(d) for d in self.deleting],
+            "segments": [segment_fields(s) for s in self.segments],
+            "pages": [flat(p) for p in self.pages],
+            "deleting": [flat(d) for d in self.deleting],
+            "deleting_pages": [flat(d) for d in self.deleting_pages],
             "hand_over": self.hand_over,
-            "truncate_before": self.truncate_before,
+            "truncate_before": flat(self.truncate_before),
+            "holds": self.holds,
+            "producers": self.producers,
         }
-        raw = _dump(fields)
+        if self.copy_of is not None:
+            fields["copy_of"] = flat(self.copy_of)
+        if self.moved_to is not None:
+            fields["moved_to"] = flat(self.moved_to)
+        raw = dump(fields)
         if len(raw) > limits.META_NODE_BYTES_MAX:
             raise TooLarge(
                 f"the meta of log {self.uid} would take {len(raw)} bytes in its node, more than "
@@ -287,15 +432,19 @@ class LogMeta:
 
     @classmethod
     def from_bytes(cls, raw: bytes, *, where: str) -> LogMeta:
-        fields = _load(raw, where)
-        if _int(fields, "format", where) != FORMAT:
+        fields = load(raw, where)
+        if the_int(fields, "format", where) != FORMAT:
             raise FormatError(f"{where} has format {fields['format']}; this version knows {FORMAT}")
-        strange = {str(name) for name in _list(fields, "needs", where)} - _KNOWN_NEEDS
+        strange = {str(name) for name in the_list(fields, "needs", where)} - _KNOWN_NEEDS
         if strange:
             names = ", ".join(sorted(strange))
             raise FormatError(f"{where} needs {names}, which this version lacks")
         writer, left_by = fields.get("writer"), fields.get("left_by")
-        options = _dict(fields, "options", where)
+        copy_of, moved_to = fields.get("copy_of"), fields.get("moved_to")
+        options = the_dict(fields, "options", where)
+        if options.get("ack_quorum") == 1:  # it was asked for by name when the log was made
+            options = {**options, "unsafe_single_copy": True}
+        options = {**options, "digest": the_str(fields, "digest", where)}
         newer_options = {k: v for k, v in options.items() if k not in _OPTION_FIELDS}
         extra = {k: v for k, v in fields.items() if k not in _META_FIELDS}
         try:
@@ -303,138 +452,43 @@ class LogMeta:
             state = LogState(fields.get("state"))
         except (ConfigError, ValueError) as error:
             raise FormatError(f"{where}: {error}") from None
+        moved = None if moved_to is None else the_value(MovedTo, moved_to, where)
+        if (state is LogState.MOVED) != (moved is not None):
+            raise FormatError(f"{where}: a log that moved says where to, and no other log does")
+        if moved is not None and moved.was not in {each.value for each in _MOVABLE}:
+            raise FormatError(f"{where}: a log that was {moved.was!r} does not move")
         return cls(
-            uid=_str(fields, "uid", where),
+            uid=the_str(fields, "uid", where),
             options=known_options,
             state=state,
-            epoch=_int(fields, "epoch", where),
-            writer=None if writer is None else _value(WriterMark, writer, where),
-            left_by=None if left_by is None else _value(WriterMark, left_by, where),
-            digest=_str(fields, "digest", where),
-            end=_value(End, fields.get("end"), where),
-            next_number=_int(fields, "next_number", where),
-            ledger_floor=_int(fields, "ledger_floor", where),
-            segments=_segments(_list(fields, "segments", where), where),
-            pages=tuple(_value(PageRef, p, where) for p in _list(fields, "pages", where)),
-            deleting=tuple(_value(Doomed, d, where) for d in _list(fields, "deleting", where)),
-            hand_over=_optional_str(fields, "hand_over", where),
-            truncate_before=_optional_str(fields, "truncate_before", where),
+            epoch=the_int(fields, "epoch", where),
+            writer=None if writer is None else the_value(WriterMark, writer, where),
+            left_by=None if left_by is None else the_value(WriterMark, left_by, where),
+            end=the_value(End, fields.get("end"), where),
+            next_number=the_int(fields, "next_number", where),
+            ledger_floor=the_int(fields, "ledger_floor", where),
+            segments=segments_from(the_list(fields, "segments", where), where),
+            pages=refs_from(the_list(fields, "pages", where), where),
+            deleting=tuple(
+                the_value(Doomed, d, where) for d in the_list(fields, "deleting", where)
+            ),
+            deleting_pages=tuple(
+                the_value(DoomedPage, d, where) for d in the_list(fields, "deleting_pages", where)
+            ),
+            hand_over=optional_str(fields, "hand_over", where),
+            truncate_before=the_value(Point, fields.get("truncate_before"), where),
+            holds=the_int(fields, "holds", where),
+            producers=the_bool(fields, "producers", where),
+            copy_of=None if copy_of is None else the_value(CopyOf, copy_of, where),
+            moved_to=moved,
             extra={**extra, "options": newer_options} if newer_options else extra,
         )
 
 
+_MOVABLE = (LogState.OPEN, LogState.TERMINATED)
 _OPTION_FIELDS = frozenset(f.name for f in dataclasses.fields(LogOptions))
-_META_FIELDS = frozenset(f.name for f in dataclasses.fields(LogMeta)) | {"format", "needs"}
-_SEALED_FIELDS = tuple(f.name for f in dataclasses.fields(Sealed))
-_SEGMENT_FIELDS = frozenset({"number", "ledger_id", "epoch", *_SEALED_FIELDS})
-
-
-def page_to_bytes(segments: tuple[Segment, ...]) -> bytes:
-    return _dump({"format": FORMAT, "segments": [_segment_fields(s) for s in segments]})
-
-
-def page_from_bytes(raw: bytes, *, where: str) -> tuple[Segment, ...]:
-    fields = _load(raw, where)
-    if _int(fields, "format", where) != FORMAT:
-        raise FormatError(f"{where} has format {fields['format']}; this version knows {FORMAT}")
-    segments = _segments(_list(fields, "segments", where), where)
-    if any(segment.sealed is None for segment in segments):
-        raise FormatError(f"{where}: a page holds sealed segments only")
-    return segments
-
-
-def _segment_fields(segment: Segment) -> dict[str, Any]:
-    fields = {
-        **segment.extra,
-        "number": segment.number,
-        "ledger_id": segment.ledger_id,
-        "epoch": segment.epoch,
-    }
-    if segment.sealed is not None:
-        fields.update(dataclasses.asdict(segment.sealed))
-    return fields
-
-
-def _segments(raw: list[Any], where: str) -> tuple[Segment, ...]:
-    segments = tuple(_segment(each, where) for each in raw)
-    for earlier, later in itertools.pairwise(segments):
-        if later.number <= earlier.number or later.ledger_id <= earlier.ledger_id:
-            raise FormatError(f"{where}: segment {later.number} does not follow {earlier.number}")
-        if earlier.sealed is None and later.sealed is not None:
-            raise FormatError(f"{where}: segment {later.number} is sealed before {earlier.number}")
-    return segments
-
-
-def _segment(raw: object, where: str) -> Segment:
-    if not isinstance(raw, dict):
-        raise FormatError(f"{where}: a segment is an object")
-    sealed = None
-    if "last_entry" in raw:
-        sealed = _value(Sealed, {name: raw.get(name) for name in _SEALED_FIELDS}, where)
-    return Segment(
-        _int(raw, "number", where),
-        _int(raw, "ledger_id", where),
-        _int(raw, "epoch", where),
-        sealed,
-        {k: v for k, v in raw.items() if k not in _SEGMENT_FIELDS},
-    )
-
-
-def _dump(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _load(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise FormatError(f"{where} is not JSON") from None
-    if not isinstance(fields, dict):
-        raise FormatError(f"{where} is not a JSON object")
-    if b"\\u" in raw:  # half a surrogate pair: text that could not be written again
-        try:
-            _dump(fields)
-        except UnicodeEncodeError:
-            raise FormatError(f"{where} holds text that is not Unicode") from None
-    return fields
-
-
-def _int(fields: Mapping[str, Any], name: str, where: str) -> int:
-    value = fields.get(name)
-    if type(value) is not int or not -1 <= value <= _INT_MAX:
-        raise FormatError(f"{where}: {name} is a whole number from -1, not {value!r}")
-    return value
-
-
-def _str(fields: Mapping[str, Any], name: str, where: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise FormatError(f"{where}: {name} is text, not {value!r}")
-    return value
-
-
-def _optional_str(fields: Mapping[str, Any], name: str, where: str) -> str | None:
-    return None if fields.get(name) is None else _str(fields, name, where)
-
-
-def _list(fields: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    value = fields.get(name)
-    if not isinstance(value, list):
-        raise FormatError(f"{where}: {name} is a list, not {value!r}")
-    return value
-
-
-def _dict(fields: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    value = fields.get(name)
-    if not isinstance(value, dict):
-        raise FormatError(f"{where}: {name} is an object, not {value!r}")
-    return value
-
-
-def _value(kind: Any, raw: object, where: str) -> Any:
-    """A flat dataclass of numbers and texts; fields that are missing or of the wrong type are
-    refused."""
-    if not isinstance(raw, dict):
-        raise FormatError(f"{where}: a {kind.__name__} is an object, not {raw!r}")
-    checks = {"int": _int, "str": _str}
-    return kind(*(checks[str(f.type)](raw, f.name, where) for f in dataclasses.fields(kind)))
+_META_FIELDS = frozenset(f.name for f in dataclasses.fields(LogMeta)) | {
+    "digest",
+    "format",
+    "needs",
+}

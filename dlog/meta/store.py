@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlog.errors import ConfigError
 
@@ -107,6 +107,16 @@ class MetaStore(Protocol):
 
     async def close(self) -> None:
         """Ends the session (ephemeral nodes go) and every watch. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class TellsSilence(Protocol):
+    """What a store may offer beside the contract."""
+
+    @property
+    def silent_since_s(self) -> float | None:
+        """Since when it gives no answer (monotonic); None: it does, as far as anybody asked."""
         ...
 
 

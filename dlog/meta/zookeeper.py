@@ -2,7 +2,7 @@
 
 This module says how each call of the contract is made of ZooKeeper's; `zookeeper_client` holds the
 session, `zookeeper_watch`, `zookeeper_names` and `zookeeper_errors` what their names say. Only
-`zookeeper_client` and `zookeeper_errors` know kazoo.
+`zookeeper_client`, `zookeeper_errors` and `zookeeper_acl` know kazoo.
 
 **Versions** are transaction numbers: the one that last wrote the node. They grow over the whole
 tree and never come again, while ZooKeeper's own counter per node starts at 0 with each new node of
@@ -12,7 +12,9 @@ might be deleted and made again, and its counter come to the same number. Theref
 also writes the node at `root`, and every write carries, in one transaction, the check that `root`
 was not written since before the look: if it was, look again. (Nodes that end with their session,
 and those that others delete with tools of their own, do not write `root`; a write that met such a
-new node under an old path is recognised by its answer, and `Broken`.)
+new node under an old path is recognised by its answer, and `Broken`.) A node that was just read or
+written was looked at: what the connection keeps of that (`zookeeper_looks`) saves the next write a
+round trip.
 
 **Doubt.** A write whose answer was lost ends in an error with outcome UNKNOWN. Only the end of a
 session settles one: what it made or did not make of ephemeral nodes is gone.
@@ -29,6 +31,7 @@ from typing import Any
 
 from dlog.errors import (
     AlreadyExists,
+    AuthError,
     ConfigError,
     Conflict,
     DlogError,
@@ -42,10 +45,14 @@ from dlog.errors import (
     WriterClosed,
     check,
 )
-from dlog.limits import META_TIMEOUT_MS_DEFAULT
+from dlog.findings import Finding, Rights
+from dlog.limits import META_TIMEOUT_MS_DEFAULT, SESSION_TIMEOUT_MS_DEFAULT
 from dlog.meta.store import Created, Versioned, check_path, parent_of
-from dlog.meta.zookeeper_client import Credentials, Link, Send, Stage
+from dlog.meta.zookeeper_acl import acl_of
+from dlog.meta.zookeeper_client import Link, Send, Stage, user_and_password
 from dlog.meta.zookeeper_errors import culprit, root_is_written, translated
+from dlog.meta.zookeeper_examine import examine, is_private, rights_of
+from dlog.meta.zookeeper_looks import Look, Root
 from dlog.meta.zookeeper_names import (
     check_request,
     from_wire,
@@ -54,12 +61,14 @@ from dlog.meta.zookeeper_names import (
     to_wire,
 )
 from dlog.meta.zookeeper_watch import Bell, Sight, ZooKeeperWatch
+from dlog.secret import Provider, Secret
+from dlog.tls import TlsContexts, TlsOptions
+from dlog.together import together
 
-SESSION_TIMEOUT_MS_DEFAULT = 10_000
 BELLS_KEPT = 64  # of paths nobody watches just now
 
-# Sends the second half of a write, given the root and the node as they were looked at.
-Leap = Callable[[Any, Any, Any], Any]
+# Sends the second half of a write.
+Leap = Callable[[Any, Look], Any]
 
 
 class ZooKeeperSession:
@@ -73,8 +82,10 @@ class ZooKeeperMetaStore:
     paths shall stand below one). Nothing is connected before the first call, or `open()`, which
     only exists to hear of trouble early. Belongs to the loop of its first call.
 
-    `root` is a node that all users of the tree share and can write; it is made if it is missing.
-    With `auth` (user, password) every node is made so that only this user may touch it.
+    `root` is a node that all writers of the tree share and can write; the first write makes it.
+    With `auth`, a secret of the form user:password, or a certificate of our own in `tls`, every
+    node is made so that only its creator may touch it, and who is named in `acl` (see
+    `zookeeper_acl`). With `tls` no other connections are made.
 
     A session that is lost is lost: `session()` keeps saying so and ephemeral nodes are refused with
     `LeaseLost`. All other calls go on, over a new connection.
@@ -87,7 +98,10 @@ class ZooKeeperMetaStore:
         root: str = "/",
         timeout_ms: float = META_TIMEOUT_MS_DEFAULT,
         session_timeout_ms: int = SESSION_TIMEOUT_MS_DEFAULT,
-        auth: Credentials | None = None,
+        auth: Secret | bytes | str | Provider | None = None,
+        tls: TlsOptions | None = None,
+        acl: str | None = None,
+        unsafe_open_nodes: bool = False,
     ) -> None:
         self._home: Link | None = None  # owns the session
         self._stand_in: Link | None = None  # for everything else, once the session is lost
@@ -97,7 +111,15 @@ class ZooKeeperMetaStore:
         self._root = to_wire(self._chroot, check_path(root))
         self._timeout_s = timeout_ms / 1000
         self._session_timeout_ms = session_timeout_ms
-        self._auth = auth
+        self._auth = None if auth is None else Secret.of(auth)
+        if self._auth is not None:
+            user_and_password(self._auth)  # said now what each connection would meet
+        self._tls = None if tls is None else TlsContexts(tls)
+        self._acl = acl_of(
+            has_credentials=auth is not None or (tls is not None and tls.cert_file is not None),
+            others=acl,
+            unsafe_open=unsafe_open_nodes,
+        )
         self._pid = os.getpid()
         self._closed = False
         self._session = ZooKeeperSession()
@@ -111,7 +133,13 @@ class ZooKeeperMetaStore:
 
     async def get(self, path: str) -> Versioned:
         wire = self._wire(path)
-        value, stat = await self._read(lambda zk: zk.get_async(wire), path, self._deadline_s())
+        deadline_s = self._deadline_s()
+        link = await self._any_link(deadline_s)
+        root, (value, stat) = await self._behind_root(
+            link, lambda zk: zk.get_async(wire), path, deadline_s
+        )
+        if root is not None:
+            link.looks.saw(wire, root, stat)
         return Versioned(value or b"", stat.mzxid)
 
     async def create(
@@ -125,7 +153,7 @@ class ZooKeeperMetaStore:
             raise AlreadyExists("the root is always there", path=path)
         deadline_s = self._deadline_s()
         while True:
-            link = await self._any_link(deadline_s)
+            link = await self._any_link(deadline_s, writes=True)
 
             def send(zk: Any, acl: Any = link.acl) -> Any:
                 return zk.create_async(
@@ -152,14 +180,19 @@ class ZooKeeperMetaStore:
         wire = self._wire(path)
         check_request(path, wire, self._root, value)
 
-        def leap(zk: Any, root: Any, seen: Any) -> Any:
+        def leap(zk: Any, look: Look) -> Any:
             both = zk.transaction()
-            both.check(self._root, root[1].version)
-            both.set_data(wire, value, seen.version)
+            both.check(self._root, look.root.version)
+            both.set_data(wire, value, look.counter)
             return both.commit_async()
 
-        before, after = await self._look_then_leap(path, version, leap, self._deadline_s())
-        check(after.czxid == before.czxid, "a write met the node it was meant for", path)
+        link, look, answers = await self._look_then_leap(path, version, leap, self._deadline_s())
+        after = answers[1]
+        check(after.czxid == look.created, "a write met the node it was meant for", path)
+        if wire == self._root:
+            link.looks.clear()
+        else:
+            link.looks.saw(wire, look.root, after)
         return int(after.mzxid)
 
     async def delete(self, path: str, version: int) -> None:
@@ -168,10 +201,10 @@ class ZooKeeperMetaStore:
             raise ConfigError(f"the root of a metadata tree stays: {path}", path=path)
         deadline_s = self._deadline_s()
 
-        def leap(zk: Any, root: Any, seen: Any) -> Any:
+        def leap(zk: Any, look: Look) -> Any:
             both = zk.transaction()
-            both.set_data(self._root, root[0] or b"", root[1].version)
-            both.delete(wire, seen.version)
+            both.set_data(self._root, look.root.value, look.root.version)
+            both.delete(wire, look.counter)
             return both.commit_async()
 
         try:
@@ -185,7 +218,8 @@ class ZooKeeperMetaStore:
                 path=path,
             ) from None
         try:
-            await self._look_then_leap(path, version, leap, deadline_s)
+            link, _, _ = await self._look_then_leap(path, version, leap, deadline_s)
+            link.looks.clear()  # the root in them is written
         finally:
             self._deleting.release()
 
@@ -235,6 +269,32 @@ class ZooKeeperMetaStore:
             stacklevel=2,
         )
 
+    # --- For who looks the place over ---
+
+    async def examine(self) -> list[Finding]:
+        """Over connections of its own."""
+        self.check_open()
+        return await examine(
+            self._hosts,
+            self._root,
+            lambda hosts: self._new_link(lambda: None, hosts),
+            self._tls,
+            owns_nodes=self.owns_nodes,
+        )
+
+    @property
+    def is_private(self) -> bool:
+        return is_private(self._hosts)
+
+    @property
+    def owns_nodes(self) -> bool:
+        return rights_of(self._acl) == Rights(False, False)
+
+    async def rights(self, path: str) -> Rights:
+        wire = self._wire(path)
+        acls, _ = await self._read(lambda zk: zk.get_acls_async(wire), path, self._deadline_s())
+        return rights_of(acls)
+
     # --- For watches ---
 
     def check_open(self) -> None:
@@ -280,36 +340,75 @@ class ZooKeeperMetaStore:
 
     async def _look_then_leap(
         self, path: str, version: int, leap: Leap, deadline_s: float
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Link, Look, list[Any]]:
         """Change the node if it is at `version`: what it was, and what the server answered."""
         wire = self._wire(path)
+        link = await self._any_link(deadline_s, writes=True)
+        look = link.looks.of(wire, version, self._now_s())
         is_fresh = False
         while True:
-            root, seen = await asyncio.gather(
-                self._read(lambda zk: zk.get_async(self._root), self._root, deadline_s),
-                self._read(lambda zk: zk.exists_async(wire), path, deadline_s),
-            )
-            if seen is not None and seen.mzxid == version:
+            if look is None:
+                link, look = await self._look(wire, path, deadline_s)
+            if look is not None and look.written == version:
 
-                def send(zk: Any, root: Any = root, seen: Any = seen) -> Any:
-                    return leap(zk, root, seen)
+                def send(zk: Any, look: Look = look) -> Any:
+                    return leap(zk, look)
 
-                link = await self._any_link(deadline_s)
+                link.looks.forget(wire)
                 answers = await link.ask(send, path=path, writes=True, deadline_s=deadline_s)
                 refused = culprit(answers)
                 if refused is None:
-                    return seen, answers[1]
+                    return link, look, answers
                 index, error = refused
                 if index == 1 or not root_is_written(error):
                     about = path if index == 1 else self._root
                     raise translated(error, hosts=self._hosts, path=about, writes=True) from error
-            elif is_fresh and seen is None:
+            elif is_fresh and look is None:
                 raise NotFound(f"there is no node {path}", path=path)
             elif is_fresh:
                 raise Conflict(f"{path} is at another version", path=path)
             # What we looked at may be old: our server may lag behind the others.
             await self._sync(path, deadline_s)
-            is_fresh = True
+            look, is_fresh = None, True
+
+    async def _look(self, wire: str, path: str, deadline_s: float) -> tuple[Link, Look | None]:
+        link = await self._any_link(deadline_s, writes=True)
+        link.looks.root = None
+        root, seen = await self._behind_root(
+            link, lambda zk: zk.exists_async(wire), path, deadline_s
+        )
+        if seen is None:
+            return link, None
+        if root is None:  # raises why; or it is there by now
+            await self._read(lambda zk: zk.get_async(self._root), path, deadline_s)
+            return await self._look(wire, path, deadline_s)
+        return link, link.looks.saw(wire, root, seen)
+
+    async def _behind_root(
+        self, link: Link, send: Send, path: str, deadline_s: float
+    ) -> tuple[Root | None, Any]:
+        """A read, and the root as it was seen before: just now, or with a question sent just ahead
+        of the other. One connection answers in order."""
+        read = link.ask(send, path=path, writes=False, deadline_s=deadline_s)
+        root = link.looks.root
+        if root is not None and root.is_new(self._now_s()):
+            return root, await read
+        seen_root, answer = await together(self._see_root(link, deadline_s), read)
+        return seen_root, answer
+
+    async def _see_root(self, link: Link, deadline_s: float) -> Root | None:
+        """None where it is not there yet, or not ours to see: then nothing is ours to write."""
+        try:
+            value, stat = await link.ask(
+                lambda zk: zk.get_async(self._root),
+                path=self._root,
+                writes=False,
+                deadline_s=deadline_s,
+            )
+        except (NotFound, AuthError):
+            return None
+        root = link.looks.root = Root(value or b"", stat.version, self._now_s())
+        return root
 
     async def _of_our_session(self, send: Send, path: str, deadline_s: float) -> Any:
         """A call that makes an ephemeral node. If its answer was lost together with the session,
@@ -333,8 +432,10 @@ class ZooKeeperMetaStore:
     async def _sync(self, path: str, deadline_s: float) -> None:
         await self._read(lambda zk: zk.sync_async(self._chroot or "/"), path, deadline_s)
 
-    async def _any_link(self, deadline_s: float) -> Link:
-        """For what needs no session of ours. The tree's root is there when this returns."""
+    async def _any_link(self, deadline_s: float, *, writes: bool = False) -> Link:
+        """For what needs no session of ours. The root is there for who writes. Who only reads makes
+        none: it would be the reader's, who may have other credentials than writers will. (A tree
+        has to begin somewhere, though, also below a chroot.)"""
         self.check_open()
         link = self._home_link()
         # One that is about to connect may find its session lost.
@@ -344,7 +445,7 @@ class ZooKeeperMetaStore:
             link = self._stand_in
         await link.connected(self._root, deadline_s)
         self.check_open()
-        if not self._root_is_there:
+        if not self._root_is_there and (writes or self._root == self._chroot):
             found = await link.ask(
                 lambda zk: zk.exists_async(self._root),
                 path=self._root,
@@ -361,11 +462,13 @@ class ZooKeeperMetaStore:
             self._home = self._new_link(self._session.lost.set)
         return self._home
 
-    def _new_link(self, on_over: Callable[[], None]) -> Link:
+    def _new_link(self, on_over: Callable[[], None], hosts: str = "") -> Link:
         return Link(
-            self._hosts,
+            hosts or self._hosts,
             session_timeout_ms=self._session_timeout_ms,
             auth=self._auth,
+            tls=self._tls,
+            acl=self._acl,
             on_over=on_over,
         )
 
@@ -373,8 +476,11 @@ class ZooKeeperMetaStore:
         self.check_open()
         return to_wire(self._chroot, check_path(path))
 
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def _deadline_s(self) -> float:
-        return asyncio.get_running_loop().time() + self._timeout_s
+        return self._now_s() + self._timeout_s
 
 
 async def _make(link: Link, wire: str, path: str, deadline_s: float) -> None:

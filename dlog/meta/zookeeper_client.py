@@ -10,36 +10,52 @@ back by `call_soon_threadsafe`. What kazoo leaves open is settled here:
   for the connection here, and if it waits in vain, it certainly did not happen.
 - *The queue is bounded.* Calls that ran out of time still stand in it, so a place is free only when
   kazoo has answered; a flood would otherwise block the loop on kazoo's wake-up socket.
-- *No credentials in logs*: kazoo writes whole requests at debug level.
+- *No credentials in logs*: kazoo writes whole requests at debug level. It does not hold them
+  either: they are asked for at each connection.
+- *TLS by our rules*: kazoo's own would trust the operating system's authorities beside the one that
+  was named, check no host's name unless told to, speak TLS 1.0, and never read a renewed
+  certificate. So the socket it gets is wrapped here, for whichever address it tries.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import functools
 import logging
 import socket
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import WriterNotClosedException
+from kazoo.exceptions import ConnectionDropped, WriterNotClosedException
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from kazoo.security import ACL
 
-from dlog.errors import AuthError, DlogError, Handle, Outcome, Timeout, Unavailable
+from dlog.errors import (
+    AuthError,
+    ConfigError,
+    DlogError,
+    Handle,
+    Outcome,
+    Timeout,
+    Unavailable,
+)
 from dlog.meta.zookeeper_errors import connection_is_lost, translated
+from dlog.meta.zookeeper_looks import Looks
+from dlog.secret import Secret
+from dlog.tls import TlsContexts
 
 IN_FLIGHT_MAX = 128  # each takes a little of a socket buffer that holds about 270
 RECONNECT_FIRST_S, RECONNECT_LAST_S = 0.05, 1.0
 CLOSE_PATIENCE_S = 1.0  # for the server's word on the closing, and again for the thread to end
 
-Credentials = tuple[str, str]  # user, password
 Send = Callable[[KazooClient], Any]
 
 
@@ -58,29 +74,34 @@ class Link:
         hosts: str,
         *,
         session_timeout_ms: int,
-        auth: Credentials | None,
+        auth: Secret | None,
+        tls: TlsContexts | None,
+        acl: list[ACL],
         on_over: Callable[[], None],
     ) -> None:
         self.hosts = hosts
         self.stage = Stage.CONNECTING
         self.session_id: str | None = None
-        self.acl = OPEN_ACL_UNSAFE if auth is None else CREATOR_ALL_ACL
+        self.looks = Looks()
+        self.acl = acl  # of the nodes that are made
         self._loop = asyncio.get_running_loop()
         self._on_over = on_over
         self._moved = asyncio.Event()
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._unanswered: set[asyncio.Future[Any]] = set()
-        self._handler = _Handler()
+        self._handler = _Handler(tls, auth)
         self._client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
             handler=self._handler,
-            auth_data=None if auth is None else {("digest", ":".join(auth))},
+            use_ssl=tls is not None,  # only for its log: the handler makes the connection
             connection_retry=KazooRetry(
                 max_tries=-1, delay=RECONNECT_FIRST_S, max_delay=RECONNECT_LAST_S
             ),
             logger=_Discreet(logging.getLogger("dlog.meta.zookeeper"), {}),
         )
+        if auth is not None:  # only now: given before, kazoo would keep what it finds
+            self._client.auth_data = _Credentials(auth, self._handler)
         self._client.add_listener(self._on_thread)
         self._ended = asyncio.Event()
         self._ending: threading.Thread | None = None
@@ -182,6 +203,7 @@ class Link:
         return answer
 
     def _away(self, why: str, path: str) -> Unavailable:
+        why = f"{why}: {self._handler.trouble}" if self._handler.trouble else why
         return Unavailable(
             f"ZooKeeper at {self.hosts} cannot be reached ({why})", path=path, missing=[self.hosts]
         )
@@ -225,9 +247,12 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     """kazoo's threads, less two: callbacks only hand things to the loop, so they run at once on the
     thread that has them. (kazoo calls back directly while a handler does not count as running.)"""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsContexts | None, auth: Secret | None) -> None:
         super().__init__()
         self.sealed = False
+        self.trouble = ""  # why the last connection came to nothing, where that is ours to say
+        self._tls = tls
+        self._auth = auth
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
@@ -242,15 +267,86 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def create_connection(self, *args: Any, **kwargs: Any) -> socket.socket:
         if self.sealed:
             raise OSError("this session is over")
-        made: socket.socket = super().create_connection(*args, **kwargs)
+        self._check_credentials()
+        made: socket.socket
+        if self._tls is None:
+            made = super().create_connection(*args, **kwargs)
+        else:
+            made = self._secure(self._tls, **kwargs)
+        self.trouble = ""
         self._socket = made
         return made
+
+    def _check_credentials(self) -> None:
+        """Before there is a connection: who waits for one is told what is wrong. On one that is
+        made and dropped again they would only hear that it was lost."""
+        if self._auth is not None:
+            try:
+                user_and_password(self._auth)
+            except ConfigError as error:
+                self.trouble = error.message
+                raise OSError("no credentials") from None
+
+    def _secure(
+        self, tls: TlsContexts, address: tuple[str, int], hostname: str, timeout: float, **_: Any
+    ) -> socket.socket:
+        plain = socket.create_connection(address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = tls.current()
+            context.sslsocket_class = _TlsSocket
+            secure = context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException as error:
+            plain.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                self.trouble = f"{hostname} did not prove who it is: {error.verify_message}"
+            elif isinstance(error, ssl.SSLError):
+                self.trouble = f"{hostname} ended the TLS handshake: {error.reason or error}"
+            raise
+        return secure
 
     def cut(self) -> None:
         """Wake a thread that waits for a server which does not answer."""
         if self._socket is not None:
             with suppress(OSError):  # closed already
-                self._socket.shutdown(socket.SHUT_RDWR)
+                # The socket's own, also under TLS: that of `ssl` lets go of what its thread uses.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """One whose peer was gone before the handshake is closed, and said to be. Python's own would be
+    left open, or given out as if all was well, and without TLS."""
+
+    def getpeername(self) -> Any:
+        try:
+            return super().getpeername()
+        except OSError:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, "reset before the handshake") from None
+
+
+class _Credentials:
+    """What kazoo goes through when it has a connection."""
+
+    def __init__(self, auth: Secret, handler: _Handler) -> None:
+        self._auth = auth
+        self._handler = handler
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        try:
+            yield "digest", user_and_password(self._auth)
+        except ConfigError as error:
+            self._handler.trouble = error.message
+            # What kazoo takes for a lost connection; anything else would end its thread.
+            raise ConnectionDropped("no credentials") from None
+
+
+def user_and_password(auth: Secret) -> str:
+    found = auth.reveal_text()
+    if all(found.partition(":")):
+        return found
+    del found  # of a traceback that prints what each frame held
+    raise ConfigError("credentials for ZooKeeper are user:password")
 
 
 class _Discreet(logging.LoggerAdapter[logging.Logger]):

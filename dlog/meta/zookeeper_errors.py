@@ -30,7 +30,12 @@ _REFUSED: dict[type[Exception], tuple[type[DlogError], str]] = {
     kazoo.NoAuthError: (AuthError, "no permission for {path}"),
     kazoo.AuthFailedError: (AuthError, "ZooKeeper at {hosts} refused the credentials"),
     kazoo.SessionClosedRequireSaslError: (AuthError, "ZooKeeper at {hosts} wants SASL"),
-    kazoo.InvalidACLError: (AuthError, "ZooKeeper knows no such owner: give credentials"),
+    kazoo.InvalidACLError: (
+        AuthError,
+        "ZooKeeper at {hosts} does not know who we are, so {path} would be nobody's: it asks for "
+        "no certificates, or knows no such user; give zk_auth (or unsafe_open_nodes=True, and "
+        "everybody may read and change everything)",
+    ),
     kazoo.BadArgumentsError: (ConfigError, "ZooKeeper takes no path {path!r}"),
     kazoo.QuotaExceededError: (TooLarge, "the quota above {path} is used up"),
     kazoo.UnimplementedError: (Unsupported, "ZooKeeper at {hosts} is too old"),

@@ -14,6 +14,13 @@ try:
 except ImportError as error:
     raise Unsupported("to_arrow() needs pyarrow: install dlog[arrow]") from error
 
+from dlog.wire import arrow
+
+_NUMBER = pyarrow.int64()
+_IDS = ("ledger_id", "entry_id", "batch_idx", "epoch")
+# Of a batch with ids.
+SCHEMA = pyarrow.schema([("seq", _NUMBER), *arrow.SCHEMA, *((name, _NUMBER) for name in _IDS)])
+
 
 def record_batch(batch: MessageBatch, *, ids: bool) -> Any:
     """No value is copied: the arrays look into the entry's own buffer."""

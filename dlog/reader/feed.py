@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, TypeVar
 
 from dlog.drive import Driver, Stores
-from dlog.effects import Deliver, Effect, LastReadable, LookAtLedger, ReadRun, WaitPast
+from dlog.effects import (
+    Deliver,
+    Effect,
+    LastReadable,
+    LookAtLedger,
+    Procedure,
+    ReadRun,
+    WaitPast,
+)
 from dlog.errors import DlogError
-from dlog.ledger.store import LedgerReader
+from dlog.ledger.store import LedgerReader, PrefersCopy
 from dlog.options import ReaderOptions
 from dlog.reader.core import ReaderCore, ReaderState
 from dlog.reader.message import MessageBatch
+from dlog.reader.segments import SegmentView
+from dlog.reader.watch import ReaderWatch
 
 OPEN_LEDGERS_MAX = 8  # readers of ledgers kept open by one reader of a log
 
+Found = TypeVar("Found")
+
 
 class ReaderDriver(Driver):
-    """The effects of reading. Keeps a few ledgers open, the most recently used ones."""
+    """The effects of reading the log of `view`. Keeps a few ledgers open, the most recently used
+    ones."""
 
-    def __init__(self, stores: Stores) -> None:
-        super().__init__(stores.meta, stores.ledgers)
+    def __init__(self, stores: Stores, view: SegmentView) -> None:
+        super().__init__(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
+        self._view = view
+        self.copy: int | None = None  # to read, of those that a ledger has; any if None
         self._open: dict[int, LedgerReader] = {}
 
     async def perform(self, effect: Effect) -> Any:
@@ -33,40 +48,56 @@ class ReaderDriver(Driver):
             case LookAtLedger(ledger_id=ledger_id):
                 return await (await self._ledger(ledger_id)).info()
             case WaitPast(ledger_id=ledger_id, last_entry=last, timeout_ms=timeout_ms, path=path):
-                await self._wait(ledger_id, last, timeout_ms, path)
+                return await self._wait(ledger_id, last, timeout_ms, path)
             case _:
                 return await super().perform(effect)
+
+    def opened(self, ledger_id: int) -> LedgerReader | None:
+        return self._open.get(ledger_id)
 
     async def _ledger(self, ledger_id: int) -> LedgerReader:
         reader = self._open.pop(ledger_id, None)
         if reader is None:
-            reader = await self.ledgers.open(ledger_id)
+            reader = await self.ledgers.open(ledger_id, digest=self._view.digest)
+            if self.copy is not None and isinstance(reader, PrefersCopy):
+                reader.prefer(self.copy)
             if len(self._open) >= OPEN_LEDGERS_MAX:
                 await self._open.pop(next(iter(self._open))).close()
         self._open[ledger_id] = reader
         return reader
 
-    async def _wait(self, ledger_id: int, last: int, timeout_ms: float, path: str | None) -> None:
+    async def _wait(
+        self, ledger_id: int, last: int, timeout_ms: float, path: str | None
+    ) -> int | None:
         ledger = await self._ledger(ledger_id)
         if path is None:
-            await ledger.wait_past(last, timeout_ms)
-            return
+            return await ledger.wait_past(last, timeout_ms)
         async with self.meta.watch(path) as watch:
-            waits = {
+            waits = [
                 asyncio.ensure_future(ledger.wait_past(last, timeout_ms)),
                 asyncio.ensure_future(watch.wait(timeout_ms)),
-            }
+            ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
+        return None
 
     async def close(self) -> None:
         readers, self._open = self._open, {}
         for reader in readers.values():
             await reader.close()
+
+
+async def look(stores: Stores, view: SegmentView, procedure: Procedure[Found]) -> Found:
+    """One procedure over the log of `view`, by a driver of its own."""
+    driver = ReaderDriver(stores, view)
+    try:
+        return await driver.run(procedure)
+    finally:
+        await driver.close()
 
 
 class Feed:
@@ -84,9 +115,11 @@ class Feed:
         self._closing: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._ended = False
+        self.watch: ReaderWatch | None = None  # of the reader that this feed is of
 
     def start(self) -> None:
         """Begin the core's walk, at the place that it found."""
+        self.driver.copy = self.core.copy
         self._task = asyncio.get_running_loop().create_task(self.driver.run(self.core.walk()))
         self._task.add_done_callback(self._on_done)
 
@@ -105,6 +138,8 @@ class Feed:
     async def deliver(self, batches: list[MessageBatch]) -> None:
         self._ready.extend(batches)
         self._bytes += sum(batch.bytes for batch in batches)
+        if self.watch is not None:
+            self.watch.read(batches, self._bytes)
         self._tell()
         while self._bytes >= self._options.read_ahead_bytes:
             self._room = asyncio.get_running_loop().create_future()
@@ -127,14 +162,43 @@ class Feed:
         batches = list(self._ready)
         self._ready.clear()
         self._bytes = 0
+        if self.watch is not None:
+            self.watch.taken()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         return batches
+
+    def stop_at(self, seq: int) -> None:
+        """The end is there, or where it was if that is before. A walk that came so far and waits
+        need not be woken: whoever takes is told."""
+        core = self.core
+        core.end_seq = seq if core.end_seq is None else min(core.end_seq, seq)
+        if core.place.seq is not None and core.place.seq >= seq:
+            self._ended = True
+            self._tell()
 
     @property
     def at_tail(self) -> bool:
         waits = self.core.state in (ReaderState.TAILING, ReaderState.CROSSING, ReaderState.ENDED)
         return waits and not self._ready
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Read and not taken."""
+        return self._bytes
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def is_full(self) -> bool:
+        """The walk rests until somebody takes."""
+        return self._room is not None and not self._room.done()
+
+    @property
+    def error(self) -> DlogError | None:
+        return self._error if isinstance(self._error, DlogError) else None
 
     @property
     def failed(self) -> bool:
@@ -162,16 +226,21 @@ class Feed:
 
     def abandon(self) -> None:
         """Stop without waiting: for a reader that nobody holds any more."""
+        if self.watch is not None:
+            self.watch.stop()
         if self._task is not None:
             self._task.cancel()
 
 
 class _FeedDriver(ReaderDriver):
     def __init__(self, feed: Feed, stores: Stores) -> None:
-        super().__init__(stores)
+        super().__init__(stores, feed.core.view)
         self._feed = feed
 
     async def perform(self, effect: Effect) -> Any:
+        watch = self._feed.watch
+        if watch is not None:
+            watch.goes_on(self._feed)
         if isinstance(effect, Deliver):
             return await self._feed.deliver(list(effect.batches))
         return await super().perform(effect)

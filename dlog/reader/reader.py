@@ -11,15 +11,20 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 
 from dlog.drive import Closeable, Stores
+from dlog.effects import Procedure
 from dlog.errors import ConfigError, ForkedHandle, ReaderClosed, Timeout
 from dlog.ids import MessageId, Position
-from dlog.options import ReaderOptions
+from dlog.options import OnTruncated, ReaderOptions, TailMode
 from dlog.reader.core import Bounds, ReaderCore
-from dlog.reader.feed import Feed, ReaderDriver
+from dlog.reader.feed import Feed, look
+from dlog.reader.lag import Lag, lag_of
 from dlog.reader.message import Message, MessageBatch
 from dlog.reader.places import Place, Start, check_start, find_last_id
-from dlog.reader.segments import SegmentView
+from dlog.reader.ranges import LedgerRange
+from dlog.reader.segments import SegmentView, by_the_newest_list
 from dlog.reader.shelf import Shelf
+from dlog.reader.watch import ReaderWatch
+from dlog.reason import Reason
 
 
 class Reader:
@@ -30,16 +35,19 @@ class Reader:
         stores: Stores,
         name: str,
         options: ReaderOptions,
+        log_uid: str | None = None,
     ) -> None:
         self._stores = stores
         self._name = name
         self._options = options
         self._client: Closeable | None = None  # when it is ours alone
-        view = SegmentView(name, stores.layout)
+        view = SegmentView(name, stores.layout, log_uid, tail=options.tail)
+        self._watch = ReaderWatch(name, stores, options)
         self._feed = Feed(
             stores, ReaderCore(view, options), options
         )  # `seek` begins the first walk
         self._shelf = Shelf(Position("", 0, None))
+        self._stop_seq: int | None = None
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
@@ -49,6 +57,16 @@ class Reader:
     @property
     def log(self) -> str:
         return self._name
+
+    @property
+    def tail_mode(self) -> TailMode:
+        """How the tail of an open ledger is believed."""
+        return self._options.tail
+
+    @property
+    def on_truncated(self) -> OnTruncated:
+        """What it does where the wanted place was truncated."""
+        return self._options.on_truncated
 
     def own(self, client: Closeable) -> None:
         """Close this client with us."""
@@ -65,22 +83,45 @@ class Reader:
             Bounds(check_start(start), None if end is None else check_start(end, "end"))
         )
 
+    async def seek_range(self, wanted: LedgerRange) -> None:
+        """Go on with a range that was planned, up to its end, for a reader that was made to
+        follow: what was planned can be read, or will be in a moment."""
+        self._check()
+        await self._walk(
+            Bounds(
+                wanted.place,
+                wanted.next_seq,
+                wanted.first_seq,
+                last_entry=wanted.last_entry,
+                copy=wanted.copy,
+            )
+        )
+
     async def _walk(self, bounds: Bounds) -> None:
         """Everything changes in one turn, once the place is found; until then nothing does."""
         feed = self._new_feed()
         core = feed.core
+        self._watch.begin(feed)
         try:
             await feed.driver.run(core.find(bounds))
             self._check()
         except BaseException:
+            self._watch.begin(self._feed)
             await feed.close()
             raise
         seq = core.place.seq
-        here = self.position if seq is None else Position(core.view.meta.uid, seq, None)
+        if seq is None:
+            here = self.position
+        else:
+            here = Position(core.view.meta.uid, max(seq, core.first_seq), None)
         self._shelf.clear()
         self._shelf = Shelf(here)
         old, self._feed = self._feed, feed
+        self._watch.begin(feed)
         feed.start()
+        self._watch.measure_lag(weakref.WeakMethod(self.lag))
+        if self._stop_seq is not None:
+            feed.stop_at(self._stop_seq)
         await old.close()
 
     def _new_feed(self) -> Feed:
@@ -95,7 +136,13 @@ class Reader:
             raise ConfigError("skip() goes past an entry that just raised; none did")
         place = self._feed.core.place
         behind = Place(place.number, place.entry_id + 1, 0, None)
-        await self._walk(Bounds(behind, self._feed.core.end_seq))
+        core = self._feed.core
+        await self._walk(Bounds(behind, core.end_seq, core.first_seq))
+
+    def stop_at(self, seq: int) -> None:
+        """Hand out nothing from `seq` on, also when following: there the end is now."""
+        self._stop_seq = seq
+        self._feed.stop_at(seq)
 
     @property
     def position(self) -> Position:
@@ -107,11 +154,27 @@ class Reader:
         """All that could be read has been handed out."""
         return self._shelf.is_empty and self._feed.at_tail
 
+    async def lag(self) -> Lag:
+        """How far behind the tail this reader is: what can be read by now and was not handed out.
+        Asks the stores."""
+        self._check()
+        view = SegmentView(self._name, self._stores.layout, tail=self._options.tail)
+        now_us = self._stores.clock.wall_us()
+        message_bytes = self._watch.message_bytes
+        lag = lag_of(view, self.position.next_seq, now_us, message_bytes)
+        return await look(self._stores, view, lag)
+
+    def why(self) -> Reason | None:
+        """What the reader waits for now, and since when; None when it has messages to hand out. At
+        the tail there is nothing to wait for but messages, and the reason says that; whatever
+        else lasts longer than `stall_after_ms` is logged as well."""
+        return self._watch.why(has_messages=not self._shelf.is_empty, is_closed=self._closed)
+
     async def tail(self) -> MessageId | None:
         """The last message acknowledged by anyone before this call; None in an empty log.
         Linearizable."""
         self._check()
-        return await find_tail_id(self._stores, self._name)
+        return await find_tail_id(self._stores, self._name, tail=self._options.tail)
 
     # --- messages
 
@@ -141,10 +204,14 @@ class Reader:
         return self._shelf.take(max_messages)
 
     async def _fill(self) -> bool:
-        """Something is on the shelf; False at the end."""
+        """Something is on the shelf; False at the end, or when a reader without an end is closed
+        by somebody else. With one, that would look like having come to it."""
         self._check()
         if self._shelf.is_empty:
             self._shelf.put(await self._feed.take())
+            end_seq = self._feed.core.end_seq
+            if self._shelf.is_empty and end_seq is not None and self.position.next_seq < end_seq:
+                self._check()
         return not self._shelf.is_empty
 
     # --- life
@@ -160,6 +227,7 @@ class Reader:
 
     async def _shut_down(self) -> None:
         try:
+            await self._watch.close()
             await self._feed.close()
         finally:
             if self._client is not None:
@@ -222,11 +290,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_on_fork)
 
 
-async def find_tail_id(stores: Stores, name: str) -> MessageId | None:
-    view = SegmentView(name, stores.layout)
-    driver = ReaderDriver(stores)
-    try:
-        await driver.run(view.refresh())
-        return await driver.run(find_last_id(view))
-    finally:
-        await driver.close()
+async def find_tail_id(stores: Stores, name: str, *, tail: TailMode = "normal") -> MessageId | None:
+    view = SegmentView(name, stores.layout, tail=tail)
+    return await look(stores, view, _last_id(view))
+
+
+def _last_id(view: SegmentView) -> Procedure[MessageId | None]:
+    yield from view.refresh()
+    return (yield from by_the_newest_list(view, lambda: find_last_id(view)))

@@ -12,13 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dlog.effects import LastReadable, LookAtLedger, Procedure, ReadNode, ReadRun
+from dlog.effects import Answer, LookAtLedger, Procedure, ReadNode, ReadRun
 from dlog.errors import Corrupt, NotFound
 from dlog.meta.cas import Seen, read_log
 from dlog.meta.layout import Layout
-from dlog.meta.log_meta import LogMeta, LogState, PageRef, Segment, page_from_bytes
+from dlog.meta.listed import PageRef, Segment
+from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.pages import page_from_bytes, refs_from_bytes
+from dlog.options import TailMode
+from dlog.reader.horizon import Horizon
 from dlog.wire.batch import Header, decode_header
 from dlog.writer.segments import SEAM_ENTRY, decode_seam
+
+NO_END = -2  # unlike any last entry
+PAGES_KEPT = 64  # of a view: what a walk and a search go by
+
+Held = tuple[Segment, ...] | tuple[PageRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +42,19 @@ class SegmentView:
     """The segments of a log as one read of its meta shows them. Pages are immutable, so they are
     kept."""
 
-    def __init__(self, name: str, layout: Layout, uid: str | None = None) -> None:
+    def __init__(
+        self, name: str, layout: Layout, uid: str | None = None, *, tail: TailMode = "normal"
+    ) -> None:
         self.name = name
+        self.horizon = Horizon(tail)
         self.uid = uid
         self.seen: Seen | None = None
         self._layout = layout
-        self._pages: dict[int, tuple[Segment, ...]] = {}
+        self._pages: dict[tuple[int, int], Held] = {}  # by level and number
 
     def again(self) -> SegmentView:
         """Another view of the same log, for another walk: refreshing it does not touch this one."""
-        view = SegmentView(self.name, self._layout, self.uid)
+        view = SegmentView(self.name, self._layout, self.uid, tail=self.horizon.tail)
         view._pages = self._pages
         return view
 
@@ -50,6 +62,11 @@ class SegmentView:
     def meta(self) -> LogMeta:
         assert self.seen is not None
         return self.seen.meta
+
+    @property
+    def digest(self) -> str:
+        """What every ledger of the log was made with."""
+        return self.meta.digest
 
     @property
     def path(self) -> str:
@@ -62,17 +79,26 @@ class SegmentView:
             self.seen = yield from read_log(self.path)
         except NotFound:
             raise NotFound(f"there is no log {self.name!r}", log=self.name) from None
-        meta = self.seen.meta
+        meta = self.seen.meta.is_here(self.name)
         gone = meta.state in (LogState.DELETED, LogState.DELETING)
         if gone or (self.uid is not None and self.uid != meta.uid):
             raise NotFound(f"the log {self.name!r} was removed", log=self.name)
         self.uid = meta.uid
         return meta
 
+    def changes(self) -> Procedure[bool]:
+        """As `refresh`; whether the list is another than it was."""
+        assert self.seen is not None
+        version = self.seen.version
+        yield from self.refresh()
+        return self.seen.version != version
+
     def first(self) -> Procedure[Segment | None]:
-        if self.meta.pages:
-            return (yield from self._page(self.meta.pages[0]))[0]
-        return self.meta.segments[0] if self.meta.segments else None
+        """The oldest segment of which something is left."""
+        point = self.meta.truncate_before
+        return (
+            yield from self.find(lambda s: not point.covers(s), lambda p: not point.covers_page(p))
+        )
 
     def after(self, number: int) -> Procedure[Segment | None]:
         """The first segment with a larger number."""
@@ -83,53 +109,114 @@ class SegmentView:
         inline = [segment for segment in self.meta.segments if segment.number < number]
         if inline:
             return inline[-1]
-        for ref in reversed(self.meta.pages):
-            if ref.number < number:
-                page = yield from self._page(ref)
-                return [segment for segment in page if segment.number < number][-1]
-        return None
+        return (
+            yield from self._in_pages(
+                lambda s: s.number < number, lambda p: p.number < number, newest=True
+            )
+        )
 
     def find(
         self, wanted: Callable[[Segment], bool], maybe: Callable[[PageRef], bool]
     ) -> Procedure[Segment | None]:
         """The first segment that is `wanted`; pages that are not `maybe` are not read."""
-        for ref in self.meta.pages:
-            if maybe(ref):
-                for segment in (yield from self._page(ref)):
-                    if wanted(segment):
-                        return segment
-        return next(filter(wanted, self.meta.segments), None)
+        found = yield from self._in_pages(wanted, maybe)
+        return found or next(filter(wanted, self.meta.segments), None)
 
-    def _page(self, ref: PageRef) -> Procedure[tuple[Segment, ...]]:
-        if ref.number not in self._pages:
-            path = self._layout.page(self.name, ref.number)
-            node = yield ReadNode(path, fresh=False)
-            self._pages[ref.number] = page_from_bytes(node.value, where=path)
-        return self._pages[ref.number]
+    def _in_pages(
+        self,
+        wanted: Callable[[Segment], bool],
+        maybe: Callable[[PageRef], bool],
+        *,
+        newest: bool = False,
+    ) -> Procedure[Segment | None]:
+        """The oldest one, or the newest."""
+        is_newest = False
+        while True:
+            try:
+                return (yield from self._descend(self.meta.pages, wanted, maybe, newest))
+            except NotFound as error:
+                # A truncation puts others in the place of pages: what we go by is old. Or it is our
+                # own doing, and newer than our last sync.
+                if not (yield from self.changes()):
+                    if is_newest:
+                        raise Corrupt(
+                            f"log {self.name!r}: a page of its list is missing: {error}",
+                            log=self.name,
+                        ) from error
+                    is_newest = True
+
+    def _descend(
+        self,
+        refs: tuple[PageRef, ...],
+        wanted: Callable[[Segment], bool],
+        maybe: Callable[[PageRef], bool],
+        newest: bool,
+    ) -> Procedure[Segment | None]:
+        for ref in reversed(refs) if newest else refs:
+            if not maybe(ref):
+                continue
+            if ref.level > 0:
+                below = yield from self.refs_below(ref)
+                found = yield from self._descend(below, wanted, maybe, newest)
+            else:
+                segments = yield from self.segments_below(ref)
+                found = next(filter(wanted, reversed(segments) if newest else segments), None)
+            if found is not None:
+                return found
+        return None
+
+    def segments_below(self, ref: PageRef) -> Procedure[tuple[Segment, ...]]:
+        """Of a page of level 0."""
+        held = self._pages.get((0, ref.number))
+        if held is None:
+            path, raw = yield from self._read(ref)
+            held = self._keep(ref, page_from_bytes(raw, where=path))
+        return held  # type: ignore[return-value]
+
+    def refs_below(self, ref: PageRef) -> Procedure[tuple[PageRef, ...]]:
+        """Of a page of another level."""
+        held = self._pages.get((ref.level, ref.number))
+        if held is None:
+            path, raw = yield from self._read(ref)
+            held = self._keep(ref, refs_from_bytes(raw, where=path))
+        return held  # type: ignore[return-value]
+
+    def _read(self, ref: PageRef) -> Procedure[tuple[str, bytes]]:
+        path = self._layout.page(self.name, ref.number, ref.level)
+        node = yield ReadNode(path, fresh=False)
+        return path, node.value
+
+    def _keep(self, ref: PageRef, held: Held) -> Held:
+        if len(self._pages) >= PAGES_KEPT:
+            del self._pages[next(iter(self._pages))]
+        self._pages[ref.level, ref.number] = held
+        return held
 
     def enter(self, segment: Segment) -> Procedure[Entered | None]:
         """None while the segment may not be entered."""
         if segment.sealed is not None:
             return Entered(segment, segment.sealed.base_seq)
-        if (yield LastReadable(segment.ledger_id)) < SEAM_ENTRY:
+        if (yield from self.horizon.last_entry(segment.ledger_id, SEAM_ENTRY)) < SEAM_ENTRY:
             return None
         raw = yield ReadRun(segment.ledger_id, SEAM_ENTRY, SEAM_ENTRY, 1)
         seam, _ = decode_seam(raw[0], segment)
         predecessor = yield from self.before(segment.number)
-        if predecessor is not None:
-            if predecessor.ledger_id != seam.predecessor_ledger:
-                return None
+        if predecessor is None:  # what was before it is sealed, and was truncated
+            end = self.meta.end
+            ledger_id, last_entry = end.ledger_id, end.last_entry
+        else:
+            ledger_id = predecessor.ledger_id
             last_entry = yield from self._closed_end(predecessor)
-            if last_entry != seam.predecessor_last:
-                return None
+        if (ledger_id, last_entry) != (seam.predecessor_ledger, seam.predecessor_last):
+            return None
         return Entered(segment, seam.base_seq)
 
-    def _closed_end(self, segment: Segment) -> Procedure[int | None]:
-        """Where the segment ends for good; None while it may still grow."""
+    def _closed_end(self, segment: Segment) -> Procedure[int]:
+        """Where the segment ends for good; NO_END while it may still grow."""
         if segment.sealed is not None:
             return segment.sealed.last_entry
         info = yield LookAtLedger(segment.ledger_id)
-        return None if info.closed is None else info.closed.last_entry
+        return NO_END if info.closed is None else info.closed.last_entry
 
     def last_entered(self) -> Procedure[Entered | None]:
         """Where the log ends now: the last segment that may be entered."""
@@ -142,12 +229,24 @@ class SegmentView:
         return None
 
 
-def last_entry_of(entered: Entered) -> Procedure[int]:
-    """The last entry of the segment that may be read now."""
+def by_the_newest_list(
+    view: SegmentView, look: Callable[[], Procedure[Answer]]
+) -> Procedure[Answer]:
+    """What `look` finds. A ledger that it read may leave the list, and be deleted, meanwhile: then
+    it looks again."""
+    while True:
+        try:
+            return (yield from look())
+        except NotFound as error:
+            if error.ledger_id is None or not (yield from view.changes()):
+                raise
+
+
+def last_entry_of(view: SegmentView, entered: Entered, wanted: int | None = None) -> Procedure[int]:
+    """The last entry of the segment that may be read now; see `Horizon.last_entry`."""
     if entered.segment.sealed is not None:
         return entered.segment.sealed.last_entry
-    last_entry: int = yield LastReadable(entered.segment.ledger_id)
-    return last_entry
+    return (yield from view.horizon.last_entry(entered.segment.ledger_id, wanted))
 
 
 def header_of(ledger_id: int, entry_id: int) -> Procedure[Header]:

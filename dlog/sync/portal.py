@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from dlog.errors import ConfigError, ForkedHandle
@@ -41,6 +41,16 @@ class Portal:
         except BaseException:
             future.cancel()  # of a call that ended by itself: no effect
             raise
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """What only the loop's thread may look at. Where that is gone, nothing changes any more."""
+        if not self.usable or threading.get_ident() == self._thread.ident:
+            return question()
+
+        async def asked() -> Answer:
+            return question()
+
+        return self.run(asked())
 
     def _check(self) -> None:
         if os.getpid() != self._pid:

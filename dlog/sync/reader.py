@@ -11,8 +11,10 @@ from typing import Any
 from dlog.errors import ConfigError, ReaderClosed
 from dlog.ids import MessageId, Position
 from dlog.reader import reader as aio
+from dlog.reader.lag import Lag
 from dlog.reader.message import Message, MessageBatch
 from dlog.reader.places import Start
+from dlog.reason import Reason
 from dlog.sync.portal import Answer, Portal
 from dlog.sync.writer import Closeable
 
@@ -59,6 +61,17 @@ class Reader:
     def at_tail(self) -> bool:
         """All that could be read has been handed out."""
         return self._inner.at_tail
+
+    def lag(self) -> Lag:
+        """How far behind the tail this reader is: what can be read by now and was not handed out.
+        Asks the stores."""
+        return self._run(self._inner.lag)
+
+    def why(self) -> Reason | None:
+        """What the reader waits for now, and since when; None when it has messages to hand out. At
+        the tail there is nothing to wait for but messages, and the reason says that; whatever
+        else lasts longer than `stall_after_ms` is logged as well."""
+        return self._portal.ask(self._inner.why)
 
     def tail(self) -> MessageId | None:
         """The last message acknowledged by anyone before this call; None in an empty log.

@@ -4,6 +4,7 @@ threads per message."""
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import weakref
 from collections.abc import Coroutine, Iterable
@@ -12,13 +13,16 @@ from typing import Any, Protocol
 
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import BufferFull, ConfigError, DlogError, Timeout
-from dlog.ids import MessageId
+from dlog.ids import MessageId, Token
+from dlog.reader.resolve import Resolved
+from dlog.reason import Reason
 from dlog.sync.portal import Portal
 from dlog.writer import writer as aio
-from dlog.writer.arguments import EventTime, HeadersArg
+from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer, as_tail
 from dlog.writer.batcher import window_full
 from dlog.writer.run import Run
 from dlog.writer.tickets import IdRun, Ticket, wait_for_batch
+from dlog.writer.times import TakeoverTimes
 
 INTERRUPTED_S = 0.5  # for a last flush when Ctrl-C leaves `with`: what hangs must not hang the exit
 
@@ -36,7 +40,7 @@ class Writer:
         self._inner = inner
         self._portal = portal
         self._batcher = inner._engine.batcher
-        self._offer = self._batcher.offer
+        self._offer: aio.Offer = self._batcher.offer
         self._raise_when_full = inner._engine.options.on_full == "raise"
         self._owned: Closeable | None = None
         self._pid = os.getpid()
@@ -65,6 +69,11 @@ class Writer:
         return self._inner.last_id
 
     @property
+    def takeover_times(self) -> TakeoverTimes:
+        """How long it took to become the writer, step by step."""
+        return self._inner.takeover_times
+
+    @property
     def closed(self) -> bool:
         return self._closed or self._inner.closed
 
@@ -77,17 +86,23 @@ class Writer:
         key: bytes | None = None,
         headers: HeadersArg | None = None,
         event_time: EventTime | None = None,
+        if_tail: MessageId | str | None = None,
+        producer: Producer | None = None,
         timeout: float | None = None,
     ) -> MessageId:
         """Durable, and readable by anyone, once this returns. A `timeout` abandons the wait, not
-        the message."""
-        if timeout is None:
-            return self.submit(value, key=key, headers=headers, event_time=event_time).result()
-        deadline = SYSTEM_CLOCK.monotonic_s() + timeout
+        the message. `if_tail` and `producer` as of `submit`."""
+        deadline = _deadline(timeout)
         ticket = self.submit(
-            value, key=key, headers=headers, event_time=event_time, timeout=timeout
+            value,
+            key=key,
+            headers=headers,
+            event_time=event_time,
+            if_tail=if_tail,
+            producer=producer,
+            timeout=timeout,
         )
-        return ticket.result(deadline - SYSTEM_CLOCK.monotonic_s())
+        return ticket.result(_left(deadline))
 
     def submit(
         self,
@@ -96,20 +111,44 @@ class Writer:
         key: bytes | None = None,
         headers: HeadersArg | None = None,
         event_time: EventTime | None = None,
+        if_tail: MessageId | str | None = None,
+        producer: Producer | None = None,
         timeout: float | None = None,
     ) -> Ticket:
         """On its way, in order; `ticket.result()` gives the id. Waits, at most `timeout` s, while
-        the window is full."""
-        ticket = self._offer(value, key, headers, event_time)
+        the window is full.
+
+        `if_tail` is the id of the last message that the caller knows, or "empty": `Conflict` unless
+        it still is the last one. `producer` is an id and a number that grows with each message of
+        that producer: a number that the log has is refused (`AlreadyExists`, with `error.id` if
+        known), one that is on its way gives the same ticket. So a retry needs no guess."""
+        offer = self._offer
+        if if_tail is not None or producer is not None:
+            offer = self._marked(if_tail, producer, timeout)
+        ticket = offer(value, key, headers, event_time)
         if ticket is not None:
             return ticket
         deadline = _deadline(timeout)
         while True:
             self._wait_room(deadline)
-            ticket = self._offer(value, key, headers, event_time)
+            ticket = offer(value, key, headers, event_time)
             if ticket is not None:
                 self._batcher.passed_on()
                 return ticket
+
+    def _marked(
+        self, if_tail: MessageId | str | None, producer: Producer | None, timeout: float | None
+    ) -> aio.Offer:
+        """Crosses to the loop's thread only until what has to be known is known."""
+        self._check()
+        is_known = producer is None or self._inner._engine.core.seen.meta.producers
+        if is_known and (if_tail is None or self._batcher.knows_tail):
+            return functools.partial(
+                self._batcher.offer_marked,
+                if_tail=None if if_tail is None else as_tail(if_tail),
+                producer=as_producer(producer),
+            )
+        return self._portal.run(self._inner.marked(if_tail, producer, timeout))
 
     def append_many(
         self,
@@ -117,6 +156,7 @@ class Writer:
         *,
         keys: Iterable[bytes | None] | None = None,
         headers: Iterable[HeadersArg | None] | None = None,
+        producer: Producer | None = None,
         atomic: bool = False,
         timeout: float | None = None,
     ) -> IdRun:
@@ -124,9 +164,14 @@ class Writer:
         order.
 
         `atomic` puts all into one entry, so that either all are there or none, or refuses
-        (`TooLarge`)."""
+        (`TooLarge`). `producer` is an id and the number of the first message: what the log has of
+        the run is left out (`ids.skipped`), and `AlreadyExists` says that it has all."""
         deadline = _deadline(timeout)
-        run = Run(self._batcher, values, keys, headers, atomic=atomic)
+        if producer is not None and not self._inner._engine.core.seen.meta.producers:
+            self._portal.run(self._inner.allow_numbers(timeout))
+        run = Run(
+            self._batcher, values, keys, headers, producer=as_producer(producer), atomic=atomic
+        )
         while not run.step():
             try:
                 self._wait_room(deadline)
@@ -136,6 +181,10 @@ class Writer:
             if not batch.done:
                 wait_for_batch(batch, _left(deadline))
         return run.ids()
+
+    def resolve(self, token: Token) -> Resolved:
+        """What became of a message of this log, whoever sent it: see `Client.resolve`."""
+        return self._portal.run(self._inner.resolve(token))
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
@@ -159,6 +208,12 @@ class Writer:
         self._check()
         self._portal.run(self._inner.rotate(timeout=timeout))
 
+    def why(self) -> Reason | None:
+        """What the writer waits for now, and since when: acknowledgements of bookies, a rotation
+        that cannot go on while ZooKeeper is away. None when it waits for nothing. A wait that
+        lasts longer than `stall_after_ms` is logged as well."""
+        return self._portal.ask(self._inner.why)
+
     def hand_over(self, to: str | None = None, *, timeout: float | None = None) -> None:
         """Flush, close, and leave the log sealed for the next writer: it opens without fencing or
         recovery.
@@ -167,6 +222,12 @@ class Writer:
         afterwards."""
         self._check()
         self._end(self._inner.hand_over(to, timeout=timeout))
+
+    def terminate(self, *, timeout: float | None = None) -> None:
+        """Flush, close, and end the log for good: it takes no more messages from anybody, and
+        readers that follow come to their end. The handle is closed afterwards."""
+        self._check()
+        self._end(self._inner.terminate(timeout=timeout))
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was

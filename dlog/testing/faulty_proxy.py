@@ -34,6 +34,7 @@ class Direction:
         # Each frame, as bookies and their clients send them behind a 32-bit length, comes twice; of
         # connections that are made from now on: only at its begin is it known where a frame begins.
         self.doubles_frames = False
+        self.heard: list[bytearray] | None = None  # given a list: what each connection sends
         self._open = asyncio.Event()
         self._open.set()
         self._arrived = asyncio.Event()
@@ -195,6 +196,9 @@ async def _pass(
     held: deque[bytes] = deque()
     more = asyncio.Event()
     doubler = _Doubler() if way.doubles_frames else None
+    heard = bytearray()
+    if way.heard is not None:
+        way.heard.append(heard)
 
     async def deliver() -> None:
         while True:
@@ -222,6 +226,8 @@ async def _pass(
             except OSError:
                 piece = b""
             way.note(len(piece))
+            if way.heard is not None:
+                heard.extend(piece)
             held.append(piece)
             more.set()
 

@@ -5,12 +5,14 @@
     entry.values()  # [b"a", b"b"]
 
 This is all the rest of the program needs to know. Inside, `layout` has the header and its
-bounds, `columns` the packing of whole columns, `encode` and `decode` the two directions, `arrow`
-the arrays, `compress` the codecs, `control` what control entries say.
+bounds, `columns` the packing of whole columns, `encode` and `decode` the two directions, `copying`
+entries on their way into another ledger, `arrow` the arrays, `compress` the codecs, `control` what
+control entries say.
 """
 
 from dlog.wire.compress import Codec
-from dlog.wire.control import Birth, ControlKind, Seam
+from dlog.wire.control import Birth, ControlKind, ProducerRow, ProducerTable, Seam
+from dlog.wire.copying import copied
 from dlog.wire.decode import Entry, decode
 from dlog.wire.encode import Headers, encode, encode_control
 from dlog.wire.layout import (
@@ -34,7 +36,10 @@ __all__ = [
     "Entry",
     "Header",
     "Headers",
+    "ProducerRow",
+    "ProducerTable",
     "Seam",
+    "copied",
     "decode",
     "decode_header",
     "encode",

@@ -4,7 +4,8 @@ A *birth* (entry 0) says whose ledger this is. A *seam* (entry 1) says where its
 ledger before it, the last entry pushed there, and the base seq. Both are JSON in canonical form
 (sorted keys, no blanks), small enough to be read in a hex dump; fields that a later version adds
 are ignored, fields that are missing or out of range are `Corrupt`. What we write we read back
-first: a birth nobody can read would cost a segment.
+first: a birth nobody can read would cost a segment. *Producers* says which number of each producer
+is the last one before this entry; it is binary, since there may be thousands.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from itertools import starmap
+from struct import Struct
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from dlog.errors import ConfigError, Corrupt, FormatError
 
@@ -22,10 +25,11 @@ _NUMBER_END = 1 << 63
 
 
 class ControlKind(enum.IntEnum):
-    """3 (producers) and 4 (terminate) are reserved."""
+    """4 (terminate) is reserved."""
 
     BIRTH = 1
     SEAM = 2
+    PRODUCERS = 3
 
 
 Role = Literal["segment", "standby", "job"]
@@ -85,6 +89,46 @@ class Seam:
             log_uid=fields.text("log_uid"),
         )
 
+
+class ProducerRow(NamedTuple):
+    """The last message of one producer: its number, and the id that it has."""
+
+    producer_id: int
+    number: int
+    ledger_id: int
+    entry_id: int
+    batch_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTable:
+    """`rows` begin with the producer that was silent longest; `forgot` some, in the log's life."""
+
+    rows: tuple[ProducerRow, ...] = ()
+    forgot: bool = False
+
+    def to_bytes(self) -> bytes:
+        head = _TABLE_HEAD.pack(len(self.rows), _FORGOT if self.forgot else 0)
+        return head + b"".join(starmap(_TABLE_ROW.pack, self.rows))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, *, where: str) -> ProducerTable:
+        if len(raw) < _TABLE_HEAD.size:
+            raise Corrupt(f"{where}: {len(raw)} bytes are no table of producers")
+        count, flags = _TABLE_HEAD.unpack_from(raw)
+        if flags & ~_FORGOT:
+            raise FormatError(f"{where}: unknown flags {flags:#x} of a table of producers")
+        if len(raw) != _TABLE_HEAD.size + count * _TABLE_ROW.size:
+            raise Corrupt(f"{where}: {len(raw)} bytes are no table of {count} producers")
+        rows = tuple(map(ProducerRow._make, _TABLE_ROW.iter_unpack(raw[_TABLE_HEAD.size :])))
+        if any(min(row) < 0 for row in rows) or len({row[0] for row in rows}) != count:
+            raise Corrupt(f"{where}: a table of producers has a number below 0, or one twice")
+        return cls(rows, bool(flags & _FORGOT))
+
+
+_TABLE_HEAD = Struct("<II")  # rows, flags
+_TABLE_ROW = Struct("<qqqqI4x")  # as `ProducerRow`
+_FORGOT = 1
 
 _Body = TypeVar("_Body", Birth, Seam)
 

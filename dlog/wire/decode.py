@@ -31,13 +31,15 @@ class Entry(Header):
         "_timestamps_at",
         "_values",
         "control_body",
+        "stored",
     )
 
     _keys: Binary | None
 
     def __init__(self, buffer: Buffer, where: str) -> None:
         super().__init__(buffer, where)
-        body = memoryview(buffer)[self.header_bytes :]
+        self.stored = memoryview(buffer)  # all of it, as it was read
+        body = self.stored[self.header_bytes :]
         if self.codec:
             body = memoryview(decompress(self.codec, body, self.raw_bytes, where=where))
         self._body = body

@@ -39,6 +39,8 @@ _NOT_IN_CONTROL = _KNOWN & ~CONTROL & ~MAY_IGNORE
 # magic, attributes, header bytes, count, first seq, base timestamp, stored and raw body bytes,
 # last timestamp
 HEADER: Final = Struct("<BHBIqqIIq")
+FIRST_SEQ: Final = Struct("<q")  # alone: what an entry says of its place
+FIRST_SEQ_AT: Final = 8
 PRODUCER: Final = Struct("<qq")  # producer id, number of the first message
 CONTROL_HEAD: Final = Struct("<II")  # kind, bytes of the body
 HEADER_BYTES: Final = HEADER.size

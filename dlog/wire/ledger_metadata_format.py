@@ -243,6 +243,9 @@ def _parse_v1(rest: bytes, where: str) -> LedgerMetadata:
         state = LedgerState.CLOSED
         if last_entry_id == _V1_IN_RECOVERY:
             state, last_entry_id = LedgerState.IN_RECOVERY, NO_ENTRY
+    # A stock client reads no further than that word, and we would take it for a bookie.
+    if any(row[1:2] == ["CLOSED"] for row in rows):
+        raise Corrupt(f"{where}: ledger metadata of format 1 goes on behind its end")
     return LedgerMetadata(
         write_quorum=quorum,
         ensemble_size=ensemble_size,

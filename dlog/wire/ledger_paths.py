@@ -20,6 +20,7 @@ AVAILABLE_NODE: Final = "available"
 READ_ONLY_NODE: Final = "readonly"  # a child of `available`, beside the writable bookies
 DISABLE_HEALTH_CHECK_NODE: Final = "disableHealthCheck"  # while it is there, nobody is quarantined
 INSTANCE_ID_NODE: Final = "INSTANCEID"
+COOKIES_NODE: Final = "cookies"  # of every bookie that was ever here
 SHORT_IDS_NODE: Final = "idgen"
 LONG_IDS_NODE: Final = "idgen-long"
 ID_PREFIX: Final = "ID-"
@@ -32,7 +33,7 @@ OTHER_NODES: Final = frozenset(
         INSTANCE_ID_NODE,
         SHORT_IDS_NODE,
         LONG_IDS_NODE,
-        "cookies",
+        COOKIES_NODE,
         "underreplication",
         DISABLE_HEALTH_CHECK_NODE,
     }

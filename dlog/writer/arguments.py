@@ -9,11 +9,15 @@ from datetime import datetime
 from dlog import limits
 from dlog.clock import datetime_us
 from dlog.errors import ConfigError, TooLarge
+from dlog.ids import MessageId
 from dlog.wire.batch import Headers, encoded_bytes_max
 
 HeadersArg = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 EventTime = datetime | int
+Producer = tuple[int, int]
 _INT64_END = 1 << 63
+EMPTY = "empty"  # what `if_tail` calls the tail of a log without messages
+NUMBER_END = 1 << 62  # of producers: far beyond counting, and a run after it still fits 63 bits
 
 
 def payload_bytes(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
@@ -84,3 +88,19 @@ def as_event_time_us(event_time: EventTime | None) -> int | None:
     if type(event_time) is not int or not -_INT64_END <= event_time < _INT64_END:
         raise ConfigError("an event time is an aware datetime or microseconds since 1970")
     return event_time
+
+
+def as_producer(producer: object) -> Producer | None:
+    if producer is None:
+        return None
+    if isinstance(producer, tuple) and len(producer) == 2:
+        producer_id, number = producer
+        if all(type(each) is int and 0 <= each < NUMBER_END for each in (producer_id, number)):
+            return producer_id, number
+    raise ConfigError(f"a producer is its id and a number, both counted from 0, not {producer!r}")
+
+
+def as_tail(if_tail: object) -> MessageId | str:
+    if isinstance(if_tail, MessageId) or if_tail == EMPTY:
+        return if_tail
+    raise ConfigError(f"if_tail is a MessageId or {EMPTY!r}, not {if_tail!r}")

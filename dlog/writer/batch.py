@@ -10,18 +10,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
-from dlog.errors import DlogError
-from dlog.wire.batch import Headers
+from dlog.errors import DlogError, check
+from dlog.ledger.store import Buffer
+from dlog.wire.batch import Codec, Entry, Headers, copied, encode
 
 UNSENT = -1
 _Item = TypeVar("_Item")
 
 
+class Origin(NamedTuple):
+    """Whose messages these are: what tokens begin with."""
+
+    log_uid: str
+    epoch: int
+
+
+_NOBODY = Origin("", 0)
+
+
 class Batch:
     # Of processes: one more in the child of a fork, where nobody resolves copies of older batches.
     generation: ClassVar[int] = 0
+    is_copy: ClassVar[bool] = False
 
     __slots__ = (
         "born_in",
@@ -35,6 +47,9 @@ class Batch:
         "headers",
         "keys",
         "ledger_id",
+        "origin",
+        "producer",
+        "sent_s",
         "timestamp_us",
         "values",
         "waiters",
@@ -48,8 +63,11 @@ class Batch:
         self.bytes = size
         self.ledger_id = UNSENT
         self.entry_id = UNSENT
-        self.first_seq = UNSENT
+        self.first_seq = UNSENT  # known once it is in line: seqs have no gaps
+        self.origin = _NOBODY
+        self.producer: tuple[int, int] | None = None  # its id, and the number of the first message
         self.timestamp_us = UNSENT
+        self.sent_s = 0.0  # monotonic
         self.born_in = Batch.generation
         self.done = False
         self.error: DlogError | None = None
@@ -75,6 +93,13 @@ class Batch:
             self.event_times_us = _place(self.event_times_us, idx, event_time_us)
         return idx
 
+    def continues_with(self, producer: tuple[int, int] | None) -> bool:
+        """A batch holds messages of one producer with numbers in a row, or of none."""
+        if self.producer is None or producer is None:
+            return self.producer is producer
+        producer_id, first_number = self.producer
+        return producer == (producer_id, first_number + len(self.values))
+
     def pad_columns(self) -> None:
         """Columns begin when the first message has something for them; fill them up to the last
         message."""
@@ -82,6 +107,20 @@ class Batch:
         for column in (self.keys, self.headers, self.event_times_us):
             if column is not None and len(column) < count:
                 column.extend([None] * (count - len(column)))
+
+    def entry(self, first_seq: int, timestamp_us: int, codec: Codec) -> list[Buffer]:
+        """Its bytes, for a place in a segment. A batch that is rebuilt is asked again."""
+        self.pad_columns()
+        return encode(
+            self.values,
+            first_seq=first_seq,
+            timestamp_us=timestamp_us,
+            keys=self.keys,
+            headers=self.headers,
+            event_times_us=self.event_times_us,
+            codec=codec,
+            producer=self.producer,
+        )
 
     def resolve(self, error: DlogError | None = None) -> None:
         """The end of waiting. `done` is set first: a waiter that comes later looks at it before it
@@ -104,6 +143,28 @@ class Batch:
         """It gave up waiting; perhaps it was called meanwhile."""
         with suppress(ValueError):
             self.waiters.remove(waiter)
+
+
+class CopiedBatch(Batch):
+    """Messages `start` … `end`-1 of an entry of another log: they keep their seqs, their times and
+    their bytes. `values` only counts them."""
+
+    is_copy = True
+    __slots__ = ("_end", "_entry", "_seq", "_start")
+
+    def __init__(self, entry: Entry, start: int, end: int, seq: int) -> None:
+        super().__init__([None] * (end - start), len(entry.stored))
+        self._entry = entry
+        self._start = start
+        self._end = end
+        self._seq = seq  # that the first one had, and will have
+        self.timestamp_us = entry.timestamps_us()[end - 1]  # of the last one
+        if entry.producer is not None:
+            self.producer = (entry.producer[0], entry.producer[1] + start)
+
+    def entry(self, first_seq: int, timestamp_us: int, codec: Codec) -> list[Buffer]:
+        check(self.first_seq == self._seq, "a copy keeps its seqs", self.first_seq, self._seq)
+        return copied(self._entry, start=self._start, end=self._end, first_seq=first_seq)
 
 
 def _place(column: list[_Item | None] | None, idx: int, item: _Item) -> list[_Item | None]:

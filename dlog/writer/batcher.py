@@ -20,20 +20,25 @@ from itertools import accumulate
 
 from dlog import limits
 from dlog.clock import SYSTEM_CLOCK
-from dlog.errors import BufferFull, DlogError, Outcome, Timeout
+from dlog.errors import BufferFull, Conflict, DlogError, Outcome, Retry, Timeout
+from dlog.ids import MessageId
 from dlog.writer.arguments import (
+    EMPTY,
     EventTime,
     HeadersArg,
+    Producer,
     as_bytes,
     as_event_time_us,
     as_headers,
     payload_bytes,
     refuse_too_large,
 )
-from dlog.writer.batch import Batch
+from dlog.writer.batch import UNSENT, Batch, Origin
+from dlog.writer.producers import Dedup, Producers
 from dlog.writer.tickets import Ticket
 
 MESSAGE_BYTES = 16  # what a message counts beside its payload, so that empty ones are bounded too
+RUN_BYTES = 512  # what a batch of one producer counts more: where many take turns, each is small
 
 Room = Callable[[], None]
 
@@ -46,17 +51,36 @@ class Batcher:
     ) -> None:
         self.entry_bytes = entry_bytes
         # Up to here a plain message needs no second look: so few bytes are never too many messages.
-        self._quick_bytes = min(entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
+        self._quick_bytes_max = min(entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
+        self._quick_bytes = self._quick_bytes_max
         self._window_bytes = window_bytes
         self._wake_loop = wake_loop
         self._lock = threading.Lock()
-        self._open = Batch([], 0)
+        self._origin = Origin("", 0)
+        self._next_seq = 0  # of the message behind all sealed batches
+        self._open = self._fresh()
+        self._last: Batch | None = None  # the one before the open one
+        self._tail: MessageId | None = None  # the last message of the log before our first one
+        self._tail_known = False
+        self._dedup = Dedup(Producers())
         self._sealed: deque[Batch] = deque()
         self._taken_bytes = 0
         self._waiting: deque[Room] = deque()
         self._refusal: DlogError | None = None
         self._hungry = True  # the loop wants the open batch even if it is not full
         self._woken = False
+
+    def begin(self, origin: Origin, next_seq: int, producers: Producers) -> None:
+        """Before the first offer: whose messages will be taken, where their seqs begin, and which
+        numbers of producers are there."""
+        self._origin, self._next_seq = origin, next_seq
+        self._open = self._fresh()
+        self._dedup = Dedup(producers)
+
+    def _fresh(self) -> Batch:
+        batch = Batch([], 0)
+        batch.origin, batch.first_seq = self._origin, self._next_seq
+        return batch
 
     # --- any thread
 
@@ -82,15 +106,20 @@ class Batcher:
                         self._woken = True
                         self._wake_loop()
                     return Ticket(batch, idx)
-        return self._offer_any(value, key, headers, event_time)
+        return self.offer_marked(value, key, headers, event_time)
 
-    def _offer_any(
+    def offer_marked(
         self,
         value: bytes | None,
-        key: bytes | None,
-        headers: HeadersArg | None,
-        event_time: EventTime | None,
+        key: bytes | None = None,
+        headers: HeadersArg | None = None,
+        event_time: EventTime | None = None,
+        *,
+        if_tail: MessageId | str | None = None,
+        producer: Producer | None = None,
     ) -> Ticket | None:
+        """A message that is taken only behind `if_tail`, or only if its number is new; one that is
+        on its way already gives the same ticket."""
         value = as_bytes("a value", value)
         key = as_bytes("a key", key)
         pairs = as_headers(headers)
@@ -99,13 +128,59 @@ class Batcher:
         refuse_too_large(1, payload, len(pairs or ()))
         size = payload + MESSAGE_BYTES
         with self._lock:
-            batch = self._room_for(size)
+            self._refuse()
+            if producer is not None:
+                found = self._dedup.find(*producer)
+                if found is not None:
+                    return Ticket(*found)
+            if if_tail is not None:
+                self._check_tail(if_tail)
+            batch = self._room_for(size, producer)
             if batch is None:
                 return None
+            if producer is not None and not batch.values:
+                batch.producer = producer
+                batch.bytes += RUN_BYTES
+                self._quick_bytes = -1  # a plain message may not come into this batch
+                self._dedup.add(batch)
             idx = batch.append(value, key, pairs, at_us)
             batch.bytes += size
             self._knock()
             return Ticket(batch, idx)
+
+    @property
+    def knows_tail(self) -> bool:
+        return self._tail_known or self._last is not None or bool(self._open.values)
+
+    def tail_was(self, tail: MessageId | None) -> None:
+        """The last message before our first one."""
+        with self._lock:
+            self._tail, self._tail_known = tail, True
+
+    def _check_tail(self, wanted: MessageId | str) -> None:
+        """Under the lock: whoever passes is the next one in line."""
+        last = self._open if self._open.values else self._last
+        if last is None:
+            tail = self._tail
+            told = "the log is empty" if tail is None else f"the last message is {tail}"
+        elif last.ledger_id != UNSENT:
+            tail = MessageId(last.ledger_id, last.entry_id, len(last.values) - 1)
+            told = f"the last message is {tail}"
+        else:
+            tail = None
+            told = "the last message is still on its way"
+        if (last is None and tail is None and wanted == EMPTY) or wanted == tail:
+            return
+        raise Conflict(
+            f"appended only if the last message is {wanted}, but {told}; nothing was sent",
+            retry=Retry.NEVER,
+            tail=tail,
+        )
+
+    def settle(self, batch: Batch) -> None:
+        """A batch of a producer is acknowledged."""
+        with self._lock:
+            self._dedup.settle(batch)
 
     def offer_run(
         self,
@@ -137,24 +212,33 @@ class Batcher:
                 self._knock()
         return start + taken
 
-    def offer_whole(self, batch: Batch) -> bool:
-        """A batch of its own, sealed: an atomic run. False when the window is full."""
+    def offer_whole(self, batch: Batch) -> Batch | None:
+        """A batch of its own, sealed: an atomic run. None when the window is full; another batch if
+        this very run is on its way."""
         with self._lock:
             self._refuse()
+            if batch.producer is not None and not batch.is_copy:
+                found = self._dedup.find_run(*batch.producer, len(batch.values))
+                if found is not None:
+                    return found
             if self._is_full():
-                return False
+                return None
             self._seal_open()
+            if batch.producer is not None:
+                self._dedup.add(batch)
+            batch.origin, batch.first_seq = self._origin, self._next_seq
             self._add_sealed(batch)
+            self._open.first_seq = self._next_seq
             self._knock()
-            return True
+            return batch
 
-    def _room_for(self, size: int) -> Batch | None:
+    def _room_for(self, size: int, producer: Producer | None = None) -> Batch | None:
         """The open batch, if need be a fresh one; None when the window is full. Under the lock."""
         self._refuse()
         batch = self._open
         if not batch.values:
             return batch
-        fits = batch.bytes + size <= self.entry_bytes
+        fits = batch.bytes + size <= self.entry_bytes and batch.continues_with(producer)
         if fits and len(batch.values) < limits.ENTRY_MESSAGES_MAX:
             return batch
         if self._is_full():
@@ -169,10 +253,14 @@ class Batcher:
     def _seal_open(self) -> None:
         if self._open.values:
             self._add_sealed(self._open)
-            self._open = Batch([], 0)
+            if self._open.producer is not None and self._refusal is None:
+                self._quick_bytes = self._quick_bytes_max
+            self._open = self._fresh()
 
     def _add_sealed(self, batch: Batch) -> None:
         self._sealed.append(batch)
+        self._last = batch
+        self._next_seq += len(batch.values)
         self._taken_bytes += batch.bytes
 
     def _knock(self) -> None:
@@ -304,6 +392,15 @@ class Batcher:
         self._lock = threading.Lock()
         self._waiting.clear()
         return self.refuse(error)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Taken and not acknowledged, those of the open batch included."""
+        return self._taken_bytes + self._open.bytes
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_full()
 
     @property
     def refusal(self) -> DlogError | None:

@@ -28,9 +28,11 @@ from dlog.chance import Chance
 from dlog.errors import DlogError, check
 from dlog.ledger.store import Buffer, ClosedLedger
 from dlog.meta.layout import Layout
-from dlog.meta.log_meta import LogMeta, Sealed
+from dlog.meta.listed import Sealed
+from dlog.meta.log_meta import LogMeta
+from dlog.meta.retention import is_limited
 from dlog.options import WriterOptions, visible_within_ms
-from dlog.writer.batch import Batch
+from dlog.writer.batch import UNSENT, Batch
 from dlog.writer.pipe import CODECS, Pipe, PipeState
 from dlog.writer.policy import Advice, BySizeAndAge, RotationPolicy
 from dlog.writer.segments import SEAM_ENTRY
@@ -68,6 +70,7 @@ class Identity:
     now_us: Callable[[], int]
     now_s: Callable[[], float]
     chance: Chance
+    is_copy: bool = False  # messages keep the times that they have in another log
 
     @property
     def path(self) -> str:
@@ -88,17 +91,22 @@ class WriterCore:
         self.epoch = opened.seen.meta.epoch
         self.state = WriterState.OPEN
         self.error: DlogError | None = None
+        self.digest = opened.seen.meta.digest  # of every ledger of the log
         self._policy = policy or BySizeAndAge(opened.seen.meta.options)
         self._codec = CODECS[options.codec]
-        self._wait_visible = visible_within_ms(options.visible) is None
+        self.waits_for_visibility = visible_within_ms(options.visible) is None
         self._window_entries = options.window_entries
         self._last_time_us = opened.end.last_time_us
         self._released: list[Batch] = []
+        self.producers = opened.producers  # of what is released
+        self.numbers_asked = False  # somebody wants to append with the number of a producer
         # What the list does not know yet; the next compare-and-set tells it.
         self.closed: list[tuple[int, Sealed]] = []
         self.dropped: list[int] = []  # segments of ours that ended without a seam
         self.spare: int | None = None  # a born ledger of ours, perhaps listed, not switched to
-        self.pages: set[int] = set()  # page nodes known to be written
+        self.pages: set[tuple[int, int]] = set()  # known to be written: level, number
+        self._failed_spares: dict[int, DlogError] = {}  # told before there was a pipe
+        self.retention_due = is_limited(opened.seen.meta.options)
         end = opened.end
         self.pipes: deque[Pipe] = deque()
         self._by_ledger: dict[int, Pipe] = {}
@@ -130,16 +138,34 @@ class WriterCore:
         check(self.state is WriterState.OPEN, "only an open writer pushes", self.state)
         pipe = self.current
         check(pipe.last_pushed >= SEAM_ENTRY, "the seam comes before data", pipe.ledger_id)
-        batch.first_seq = pipe.next_seq
-        return pipe.ledger_id, pipe.push(batch, self.stamp(), self._codec)
+        if batch.first_seq == UNSENT:
+            batch.first_seq = pipe.next_seq
+        batch.sent_s = self.identity.now_s()
+        return pipe.ledger_id, pipe.push(batch, self.stamp(batch), self._codec)
+
+    @property
+    def table_due(self) -> bool:
+        pipe = self.current
+        return pipe.bytes >= pipe.table_at_bytes or pipe.last_pushed >= pipe.table_at_entry
+
+    def push_table(self, now_us: int) -> tuple[int, list[Buffer]]:
+        """The table of producers as the next entry of the ledger named: of all that stands before
+        it, settled or only sent, for whoever keeps this entry keeps that as well."""
+        sent = (batch for pipe in self.pipes for batch in pipe.sent)
+        pipe = self.current
+        return pipe.ledger_id, pipe.push_table(self.producers, sent, now_us)
 
     def push_again(self, batch: Batch) -> list[Buffer]:
         """A batch that its first ledger did not keep: same seqs, same time, the current ledger."""
         return self.current.push(batch, batch.timestamp_us, self._codec)
 
-    def stamp(self) -> int:
-        """Now, but never earlier than any stamp of this log before."""
-        self._last_time_us = max(self.identity.now_us(), self._last_time_us)
+    def stamp(self, batch: Batch | None = None) -> int:
+        """Now, but never earlier than any stamp of this log before. In a copy it is the time of the
+        message that was copied last: what is written by now is not newer than what follows it."""
+        if not self.identity.is_copy:
+            self._last_time_us = max(self.identity.now_us(), self._last_time_us)
+        elif batch is not None:
+            self._last_time_us = max(batch.timestamp_us, self._last_time_us)
         return self._last_time_us
 
     def on_confirmed(self, ledger_id: int, last_entry: int) -> None:
@@ -152,7 +178,7 @@ class WriterCore:
             (pipe.last_confirmed, last_entry, pipe.last_pushed),
         )
         pipe.last_confirmed = last_entry
-        if not self._wait_visible:
+        if not self.waits_for_visibility:
             self._collect()
 
     def on_published(self, ledger_id: int, last_entry: int) -> None:
@@ -161,11 +187,14 @@ class WriterCore:
             return
         check(last_entry <= pipe.last_confirmed, "only what is confirmed is visible", last_entry)
         pipe.last_published = max(pipe.last_published, last_entry)
-        if self._wait_visible:
+        if self.waits_for_visibility:
             self._collect()
 
     def on_failed(self, ledger_id: int, error: DlogError) -> None:
         """An appender of ours is finished. Whether that ends the handle, healing finds out."""
+        if ledger_id > self.current.ledger_id:  # told once: it counts when we switch to it
+            self._failed_spares[ledger_id] = error
+            return
         pipe = self._hearing(ledger_id)
         if pipe is None or pipe.state is PipeState.CLOSED:
             return
@@ -201,10 +230,15 @@ class WriterCore:
         for pipe in self.pipes:
             if pipe.failed is not None:
                 return
-            upto = pipe.last_published if self._wait_visible else pipe.last_confirmed
-            self._released += pipe.released(upto)
+            upto = pipe.last_published if self.waits_for_visibility else pipe.last_confirmed
+            self._release(pipe.released(upto))
             if pipe.state is not PipeState.CLOSED:
                 return
+
+    def _release(self, batches: list[Batch]) -> None:
+        self._released += batches
+        if self.seen.meta.producers:
+            self.producers.note_batches(batches)
 
     def take_released(self) -> list[Batch]:
         """Batches to acknowledge now, in order."""
@@ -229,6 +263,9 @@ class WriterCore:
         pipe = Pipe(number, ledger_id, base_seq, predecessor, self.identity.now_s())
         self.pipes.append(pipe)
         self._by_ledger[ledger_id] = pipe
+        failed, self._failed_spares = self._failed_spares, {}
+        for spare, error in failed.items():
+            self.on_failed(spare, error)
         return pipe
 
     def remove_pipe(self, pipe: Pipe) -> None:
@@ -240,7 +277,7 @@ class WriterCore:
         check(pipe is self.pipes[0], "ledgers are closed in order", pipe.ledger_id)
         pipe.failed = None
         pipe.last_confirmed = pipe.last_published = closed.last_entry
-        self._released += pipe.released(closed.last_entry)
+        self._release(pipe.released(closed.last_entry))
         sealed = pipe.sealed(last_entry=closed.last_entry, ledger_bytes=closed.bytes)
         self.closed.append((pipe.number, sealed))
         pipe.state = PipeState.CLOSED

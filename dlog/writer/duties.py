@@ -8,13 +8,16 @@ from dlog.effects import Procedure
 from dlog.writer.core import WriterCore, WriterState
 from dlog.writer.healing import heal
 from dlog.writer.policy import Advice
-from dlog.writer.rotation import prepare, rotate
+from dlog.writer.retaining import retain_log
+from dlog.writer.rotation import allow_numbers, prepare, rotate
 
 
 class Duty(enum.Enum):
     HEAL = "heal"
     ROTATE = "rotate"
     PREPARE = "prepare"
+    NUMBERS = "numbers"
+    RETAIN = "retain"
 
 
 def next_duty(core: WriterCore, *, rotation_asked: bool, resting: bool) -> Duty | None:
@@ -23,6 +26,8 @@ def next_duty(core: WriterCore, *, rotation_asked: bool, resting: bool) -> Duty 
         return Duty.HEAL
     if core.state is not WriterState.OPEN or len(core.pipes) > 1 or resting:
         return None
+    if core.numbers_asked and not core.seen.meta.producers:
+        return Duty.NUMBERS
     if rotation_asked:
         return Duty.ROTATE
     match core.advice():
@@ -31,7 +36,7 @@ def next_duty(core: WriterCore, *, rotation_asked: bool, resting: bool) -> Duty 
         case Advice.PREPARE if core.spare is None:
             return Duty.PREPARE
         case _:
-            return None
+            return Duty.RETAIN if core.retention_due else None
 
 
 def procedure_of(duty: Duty, core: WriterCore) -> Procedure[None]:
@@ -42,3 +47,7 @@ def procedure_of(duty: Duty, core: WriterCore) -> Procedure[None]:
             return rotate(core)
         case Duty.PREPARE:
             return prepare(core)
+        case Duty.NUMBERS:
+            return allow_numbers(core)
+        case Duty.RETAIN:
+            return retain_log(core)

@@ -17,7 +17,7 @@ from typing import Any
 
 from dlog import trace
 from dlog.chance import backoff_s
-from dlog.drive import Driver, Stores
+from dlog.drive import Driver, Stores, too_late
 from dlog.effects import Drained, Effect, Release, SubmitEntry
 from dlog.errors import (
     Broken,
@@ -25,28 +25,32 @@ from dlog.errors import (
     Fenced,
     ForkedHandle,
     Handle,
-    NotFound,
     Outcome,
     Timeout,
     WriterClosed,
     check,
 )
 from dlog.ids import MessageId
-from dlog.meta.log_meta import WriterMark
+from dlog.meta.listed import WriterMark
 from dlog.options import LogOptions, WriterOptions, visible_within_ms
-from dlog.writer.batch import Batch
+from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.duties import Duty, next_duty, procedure_of
-from dlog.writer.rotation import begin, close
+from dlog.writer.presence import Presence
+from dlog.writer.rotation import Ending, begin, close
 from dlog.writer.takeover import Opening, take_over
 from dlog.writer.tickets import until_resolved
+from dlog.writer.times import Stopwatch, TakeoverTimes
+from dlog.writer.understudy import Understudy
+from dlog.writer.watch import WriterWatch
 
 _log = logging.getLogger("dlog.writer")
 
 TURN_BYTES_MAX = 4 << 20  # encoded in one turn of the loop; then acks and others have theirs
 AGE_CHECKS = 20  # times in a segment's life that its age is looked at while nothing else happens
 AGE_CHECK_S_MAX = 60.0
+FAREWELL_S = 1.0  # an opening that failed waits so long for its name to be taken away
 
 
 class Engine:
@@ -56,8 +60,10 @@ class Engine:
         self.name = name
         self.options = options
         self.mark = mark
+        self.copies: str | None = None  # uid of the log that it is to go on copying; before `open`
         self.last_id: MessageId | None = None
         self.rotations = 0
+        self.takeover_times = TakeoverTimes()
         self._stores = stores
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -68,10 +74,13 @@ class Engine:
             window_bytes=options.window_bytes,
             wake_loop=self._wake,
         )
+        self._presence_path = stores.layout.presence(name, mark.token)
+        self._presence = Presence(stores, self._presence_path, mark.name.encode())
         self._within_ms = visible_within_ms(options.visible)
         self._publish_timers: dict[int, asyncio.TimerHandle] = {}
         self._linger_timer: asyncio.TimerHandle | None = None
         self._age_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._lingered = False
         self._duty: asyncio.Task[None] | None = None
         self._rotation_asked = False
@@ -84,7 +93,7 @@ class Engine:
         self.failed_batches: list[Batch] = []
         self._early_failures: dict[int, DlogError] = {}  # heard before there was a core
         self._buried = False
-
+        self.watch = WriterWatch(self, self._driver, stores)
         _engines.add(self)
 
     @property
@@ -94,8 +103,9 @@ class Engine:
 
     # --- opening
 
-    async def open(self, create: LogOptions | None) -> None:
+    async def open(self, create: LogOptions | None, stood_by: Understudy | None = None) -> None:
         stores = self._stores
+        stopwatch = Stopwatch(stores.clock.monotonic_s)
         opening = Opening(
             self.name,
             stores.layout,
@@ -105,8 +115,12 @@ class Engine:
             stores.chance.token(),
             stores.clock.wall_us,
             stores.chance,
+            stopwatch,
+            None if stood_by is None else stood_by.brings(),
+            self.copies,
         )
         timeout_ms = self.options.open_timeout_ms
+        self.watch.start()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 opened = await self._driver.run(take_over(opening))
@@ -117,38 +131,39 @@ class Engine:
                     stores.clock.wall_us,
                     stores.clock.monotonic_s,
                     stores.chance,
+                    self.copies is not None,
                 )
                 self._core = WriterCore(identity, opened, self.options)
+                origin = Origin(opened.seen.meta.uid, opened.seen.meta.epoch)
+                self.batcher.begin(origin, opened.end.next_seq, opened.producers)
+                if stood_by is not None and opened.ledger_id == stood_by.ledger_id:
+                    self._driver.appenders[opened.ledger_id] = stood_by.give_to(self)
                 if (error := self._early_failures.get(opened.ledger_id)) is not None:
                     raise error
                 await self._driver.run(begin(self._core))
-                await self._until(lambda: self._is_visible(opened.ledger_id))
-        except TimeoutError as error:
+                await self._until(self._is_visible)
+                self._raise_if_dead()
+            stopwatch.lap("seam")
+            self.takeover_times = stopwatch.times
+            self.watch.opened()
+            _log.info("log %s: epoch %d after %s", self.name, self.core.epoch, self.takeover_times)
+            self._check_age()
+            await self._presence.start()
+        except BaseException as error:
             self._let_go()
-            if isinstance(error, Timeout):
-                raise
-            if (missing := self._driver.in_the_way) is not None:
-                twin = missing.again()
-                twin.outcome = Outcome.UNKNOWN  # an earlier step may have been taken
-                raise twin from missing
-            raise Timeout(
-                f"log {self.name!r} could not be opened for writing within {timeout_ms} ms",
-                log=self.name,
-                elapsed_ms=timeout_ms,
-            ) from None
-        except BaseException:
-            self._let_go()
+            await self._presence.withdrawn(FAREWELL_S)  # or our next try would meet this one
+            if isinstance(error, TimeoutError) and not isinstance(error, Timeout):
+                raise too_late(
+                    self._driver, "opened for writing", self.name, timeout_ms
+                ) from self._driver.in_the_way
             raise
-        if self.core.state is WriterState.DEAD:
-            assert self.core.error is not None
-            raise self.core.error.again()
-        self._check_age()
 
-    def _is_visible(self, ledger_id: int) -> bool:
+    def _is_visible(self) -> bool:
         core = self.core
         if core.state is WriterState.DEAD:
             return True
         later_will_do = self._within_ms is not None
+        ledger_id = core.current.ledger_id  # another one, where what a standby brought had failed
         return core.is_idle and (later_will_do or not core.unpublished(ledger_id))
 
     # --- messages
@@ -174,6 +189,8 @@ class Engine:
     def _send_all(self) -> None:
         core, batcher = self.core, self.batcher
         turn_bytes = 0
+        sent: list[Batch] = []
+        meter = self.watch.meter
         while core.room():
             if turn_bytes >= TURN_BYTES_MAX:
                 self._loop.call_soon(self._pump)
@@ -184,10 +201,18 @@ class Engine:
             turn_bytes += batch.bytes
             self._lingered = False
             self._last_pushed = batch
+            if meter is not None:
+                sent.append(batch)
+            if core.table_due:
+                trace.before("producers.tabled")
+                self.submit_entry(*core.push_table(core.stamp()))
+                trace.after("producers.tabled")
             ledger_id, buffers = core.push(batch)
             trace.before("append.pushed")
             self.submit_entry(ledger_id, buffers)
             trace.after("append.pushed")
+        if meter is not None and sent:
+            meter.sent(sent)
         idle = core.is_idle
         if batcher.set_hungry(idle) and idle and core.room() and self._has_lingered():
             self._loop.call_soon(self._pump)
@@ -201,6 +226,10 @@ class Engine:
             delay_s = self.options.linger_ms / 1000
             self._linger_timer = self._loop.call_later(delay_s, self._linger_over)
         return False
+
+    @property
+    def lingers(self) -> bool:
+        return self._linger_timer is not None
 
     def _linger_over(self) -> None:
         self._linger_timer = None
@@ -273,9 +302,13 @@ class Engine:
             for batch in released:
                 size += batch.bytes
                 batch.resolve()
+                if batch.producer is not None:
+                    self.batcher.settle(batch)
             last = released[-1]
             self.last_id = MessageId(last.ledger_id, last.entry_id, len(last.values) - 1)
             self.batcher.release(size)
+            if self.watch.meter is not None:
+                self.watch.meter.acked(released, self.batcher.taken_bytes)
             trace.after("append.acked")
         if self._watchers:
             watchers, self._watchers = self._watchers, []
@@ -322,31 +355,33 @@ class Engine:
 
     async def _fulfil(self, duty: Duty) -> None:
         number = self.core.current.number
+        self.watch.began(duty)
         try:
             await self._driver.run(procedure_of(duty, self.core))
         except (Fenced, Broken) as end:
             self.core.die(end)
         except DlogError as error:
             self._failures += 1
+            self.watch.failed(duty, error)
             rest_s = 0.1 + backoff_s(self._failures, self._stores.chance, base_s=0.1, limit_s=10)
             self._rest_until_s = self._stores.clock.monotonic_s() + rest_s
-            self._loop.call_later(rest_s + 0.001, self._care_again)
+            if not self._buried:
+                self._rest_timer = self._loop.call_later(rest_s + 0.001, self._care)
             _log.warning(
                 "log %s: %s waits (try %d): %s", self.name, duty.value, self._failures, error
             )
         else:
             self._failures = 0
-            if duty is Duty.ROTATE and self.core.current.number != number:
+            rotated = duty is Duty.ROTATE and self.core.current.number != number
+            self.watch.done(rotated=rotated)
+            if rotated:
                 self._rotation_asked = False
                 self.rotations += 1
         finally:
             self._duty = None
+            self.watch.rests()
         self._forget_closed()
         self.after_fact()
-
-    def _care_again(self) -> None:
-        if not self._buried:
-            self._care()
 
     def _forget_closed(self) -> None:
         """Let go of appenders whose ledgers no pipe writes any more."""
@@ -369,6 +404,19 @@ class Engine:
         self._rotation_asked = True
         self._care()
         await self._until(lambda: self.rotations > before or self._is_over())
+        self._raise_if_dead()
+        if self.rotations == before:
+            raise WriterClosed(
+                f"the writer of log {self.name!r} was closed before it rotated",
+                log=self.name,
+                outcome=Outcome.UNKNOWN,
+            )
+
+    async def allow_numbers(self) -> None:
+        """The log has to say that it has producers before the first message of one."""
+        self.core.numbers_asked = True
+        self._care()
+        await self._until(lambda: self.core.seen.meta.producers or self._is_over())
         self._raise_if_dead()
 
     def _is_over(self) -> bool:
@@ -396,31 +444,31 @@ class Engine:
             last.error_seen = True
             raise last.error.again()
 
-    async def close(self, *, hand_over_to: str | None, hand_over: bool) -> DlogError | None:
-        """What kept a hand-over from being one; a plain close has nothing to tell."""
+    async def close(self, ending: Ending, *, hand_over_to: str | None = None) -> DlogError | None:
+        """What kept the ending from being the one asked for; a plain close has nothing to tell."""
         if self._closing is None:
             refusal = WriterClosed(f"this writer of log {self.name!r} is closed", log=self.name)
             self.batcher.close(refusal)
-            self._closing = self._loop.create_task(self._close(hand_over_to))
+            self._closing = self._loop.create_task(self._close(ending, hand_over_to))
             self._pump()
         failure = await asyncio.shield(self._closing)
-        return failure if hand_over else None
+        return None if ending is Ending.CLOSE else failure
 
-    async def _close(self, hand_over_to: str | None) -> DlogError | None:
+    async def _close(self, ending: Ending, hand_over_to: str | None) -> DlogError | None:
         try:
             await self._until(lambda: self._duty is None and not self._is_busy())
             self._sealing = True
             core = self.core
             if core.state is WriterState.DEAD:
                 return core.error
-            failure = await self._driver.run(close(core, hand_over_to=hand_over_to))
+            failure = await self._driver.run(close(core, ending, hand_over_to=hand_over_to))
             self.after_fact()
             if failure is not None:
                 _log.warning("log %s: closed, but not sealed in the list: %s", self.name, failure)
-            await self._leave()
             return failure
         finally:
             self._let_go()
+            await self._presence.withdrawn()
 
     def _is_busy(self) -> bool:
         core = self.core
@@ -430,17 +478,6 @@ class Engine:
             return True
         return bool(self.batcher.pending) or any(pipe.sent for pipe in core.pipes)
 
-    async def _leave(self) -> None:
-        """Take our name from where `if_dead` and `wait` look. Advice only."""
-        path = self._stores.layout.presence(self.name, self.mark.token)
-        try:
-            present = await self._stores.meta.get(path)
-            await self._stores.meta.delete(path, present.version)
-        except NotFound:
-            pass
-        except DlogError as error:
-            _log.info("log %s: presence stays until the session ends: %s", self.name, error)
-
     def _bury(self) -> None:
         """The handle is dead: fail what was sent as unknown, what was not as not happened."""
         if self._buried:
@@ -449,12 +486,15 @@ class Engine:
         error = self.core.error
         assert error is not None
         sent = self.core.take_unacknowledged()
-        left = self.batcher.refuse(_for_handle(error))
+        unsent = error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD)
+        left = self.batcher.refuse(unsent)
         for batch in sent:
-            batch.resolve(_with_outcome(error, Outcome.UNKNOWN))
+            batch.resolve(error.again(outcome=Outcome.UNKNOWN, handle=Handle.DEAD))
         for batch in left:
-            batch.resolve(_with_outcome(error, Outcome.NOT_HAPPENED))
+            batch.resolve(unsent)
         self.failed_batches = sent + left
+        if self.watch.meter is not None:
+            self.watch.meter.failed(self.failed_batches)
         self.batcher.release(sum(batch.bytes for batch in self.failed_batches))
         self._let_go()
         for watcher in self._watchers:
@@ -479,8 +519,11 @@ class Engine:
             self._bury()
 
     def _let_go(self) -> None:
+        self.watch.stop()
         self._driver.let_all_go()
-        for timer in (self._age_timer, self._linger_timer, *self._publish_timers.values()):
+        self._presence.withdraw()
+        timers = [self._age_timer, self._linger_timer, self._rest_timer]
+        for timer in (*timers, *self._publish_timers.values()):
             if timer is not None:
                 timer.cancel()
         self._publish_timers.clear()
@@ -515,7 +558,8 @@ class _WriterDriver(Driver):
     """The effects that only a writer has."""
 
     def __init__(self, engine: Engine, stores: Stores) -> None:
-        super().__init__(stores.meta, stores.ledgers, engine)
+        clock, metrics = stores.clock, stores.metrics
+        super().__init__(stores.meta, stores.ledgers, engine, clock=clock, metrics=metrics)
         self._engine = engine
 
     async def perform(self, effect: Effect) -> Any:
@@ -528,25 +572,3 @@ class _WriterDriver(Driver):
                 await self._engine._until(lambda: self._engine.core.drained(ledger_id))
             case _:
                 return await super().perform(effect)
-
-
-def _with_outcome(error: DlogError, outcome: Outcome) -> DlogError:
-    twin = error.again()
-    twin.outcome = outcome
-    twin.handle = Handle.DEAD
-    return twin
-
-
-def _for_handle(error: DlogError) -> DlogError:
-    return _with_outcome(error, Outcome.NOT_HAPPENED)
-
-
-def default_owner() -> str:
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid()) if hasattr(os, "getuid") else "user"
-    return f"{user}@{socket.gethostname()}:{os.getpid()}"

@@ -61,7 +61,7 @@ def heal(core: WriterCore) -> Procedure[None]:
 def _recover_draining(core: WriterCore) -> Procedure[None]:
     while len(core.pipes) > 1:
         old, new = core.pipes[0], core.pipes[1]
-        closed = yield RecoverLedger(old.ledger_id, point="heal.recovered")
+        closed = yield RecoverLedger(old.ledger_id, core.digest, point="heal.recovered")
         if closed.last_entry != new.predecessor[1]:
             raise Fenced(
                 f"ledger {old.ledger_id} was closed at {closed.last_entry}, before the end that "
@@ -76,7 +76,7 @@ def _recover_draining(core: WriterCore) -> Procedure[None]:
 def _replace_current(core: WriterCore) -> Procedure[None]:
     old = core.current
     yield from _list_successor(core)
-    closed = yield RecoverLedger(old.ledger_id, point="heal.recovered")
+    closed = yield RecoverLedger(old.ledger_id, core.digest, point="heal.recovered")
     if closed.last_entry < SEAM_ENTRY:
         # Not even the seam survived: the segment goes, its successor takes its place in the chain.
         # The list must say so before anything behind is acknowledged, or no reader could get there.
@@ -90,7 +90,8 @@ def _replace_current(core: WriterCore) -> Procedure[None]:
     old.sent.clear()
     new = switch(core, predecessor, base_seq)
     core.remove_pipe(old)
-    yield from write_seam(core, new, "heal.rebuilt")
+    before_us = rebuilt[0].timestamp_us if rebuilt else None
+    yield from write_seam(core, new, "heal.rebuilt", before_us)
     for batch in rebuilt:
         yield SubmitEntry(new.ledger_id, core.push_again(batch))
 

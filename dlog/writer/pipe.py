@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Iterable
 
+from dlog import limits
 from dlog.errors import DlogError, check
-from dlog.meta.log_meta import Sealed
-from dlog.wire.batch import Codec, encode
+from dlog.ledger.store import Buffer
+from dlog.meta.listed import Sealed
+from dlog.wire.batch import Codec
 from dlog.writer.batch import Batch
+from dlog.writer.producers import Producers
 from dlog.writer.segments import BIRTH_ENTRY
 
 CODECS = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+NEVER = 1 << 63
 
 
 class PipeState(enum.Enum):
@@ -44,6 +51,9 @@ class Pipe:
         "predecessor",
         "sent",
         "state",
+        "table_at_bytes",
+        "table_at_entry",
+        "table_is_old",
     )
 
     def __init__(
@@ -64,6 +74,9 @@ class Pipe:
         self.sent: deque[Batch] = deque()
         self.state = PipeState.CURRENT
         self.failed: DlogError | None = None
+        # When the next table of producers is due, and whether a number was written since the last.
+        self.table_at_bytes = self.table_at_entry = NEVER
+        self.table_is_old = False
 
     @property
     def in_flight_entries(self) -> int:
@@ -77,23 +90,14 @@ class Pipe:
     def holds_messages(self) -> bool:
         return self.next_seq > self.base_seq
 
-    def push(
-        self, batch: Batch, timestamp_us: int, codec: Codec
-    ) -> list[bytes | bytearray | memoryview]:
+    def push(self, batch: Batch, timestamp_us: int, codec: Codec) -> list[Buffer]:
         """Number the batch as the next entry; its bytes. A batch that is rebuilt keeps its seqs and
         its time."""
         count = len(batch.values)
         check(batch.first_seq == self.next_seq, "seqs have no gaps", batch.first_seq, self.next_seq)
-        batch.pad_columns()
-        buffers = encode(
-            batch.values,
-            first_seq=self.next_seq - self.base_seq,
-            timestamp_us=timestamp_us,
-            keys=batch.keys,
-            headers=batch.headers,
-            event_times_us=batch.event_times_us,
-            codec=codec,
-        )
+        buffers = batch.entry(self.next_seq - self.base_seq, timestamp_us, codec)
+        if batch.producer is not None:
+            self.table_is_old = True
         self.last_pushed += 1
         self.next_seq += count
         self.last_time_us = timestamp_us
@@ -102,6 +106,21 @@ class Pipe:
         batch.entry_id = self.last_pushed
         batch.timestamp_us = timestamp_us
         self.sent.append(batch)
+        return buffers
+
+    def push_table(
+        self, producers: Producers, sent: Iterable[Batch], timestamp_us: int
+    ) -> list[Buffer]:
+        """The next entry: what the log knows of its producers here."""
+        buffers = producers.entry(
+            sent, first_seq=self.next_seq - self.base_seq, timestamp_us=timestamp_us
+        )
+        self.last_pushed += 1
+        self.last_time_us = timestamp_us
+        self.bytes += sum(map(len, buffers))
+        self.table_at_bytes = self.bytes + limits.PRODUCERS_EVERY_BYTES
+        self.table_at_entry = self.last_pushed + limits.PRODUCERS_EVERY_ENTRIES
+        self.table_is_old = False
         return buffers
 
     def released(self, last_entry: int) -> list[Batch]:

@@ -13,6 +13,7 @@ procedure over the core's state; the driver runs one at a time.
 
 from __future__ import annotations
 
+import enum
 import logging
 
 from dlog.chance import backoff_s
@@ -30,7 +31,9 @@ from dlog.effects import (
 from dlog.errors import AlreadyExists, DlogError, Fenced, Retry, check
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import change_log, read_log
-from dlog.meta.log_meta import LogMeta, page_to_bytes
+from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.retention import is_limited
+from dlog.reason import ReasonCode, Wait
 from dlog.writer.core import WriterCore, WriterState
 from dlog.writer.pipe import Pipe, PipeState
 from dlog.writer.segments import SEAM_ENTRY, new_ledger, seam_entry
@@ -74,6 +77,7 @@ def rotate(core: WriterCore) -> Procedure[None]:
         core.on_failed(old.ledger_id, error)
         return
     core.on_closed(old, closed)
+    core.retention_due = is_limited(core.seen.meta.options)
     yield Release(point="rotate.released")
 
 
@@ -81,14 +85,12 @@ def list_spare(core: WriterCore, point: str) -> Procedure[None]:
     """Add the spare ledger to the list; seals and drops, in the same change, what came before."""
     ledger_id = core.spare
     assert ledger_id is not None
-    yield from write_page(core)
+    yield from write_pages(core)
     token, name = core.identity.token, core.identity.name
 
     def change(meta: LogMeta) -> LogMeta:
         refuse_unless_owned(meta, token, name)
-        meta = core.settled(meta).listed(ledger_id)
-        cut = meta.paged()
-        return cut[0] if cut is not None and cut[1].number in core.pages else meta
+        return core.settled(meta).listed(ledger_id).paged(core.pages)
 
     core.seen = yield from change_log(
         core.identity.path,
@@ -120,19 +122,21 @@ def tell_list(core: WriterCore, point: str) -> Procedure[None]:
     core.settle()
 
 
-def write_page(core: WriterCore) -> Procedure[None]:
-    """History that grew long moves to a page. It is written before the node names it."""
-    cut = core.settled(core.seen.meta).paged()
-    if cut is None or cut[1].number in core.pages:
-        return
-    _, ref, moved = cut
-    path, value = core.identity.layout.page(core.identity.name, ref.number), page_to_bytes(moved)
-    try:
-        yield CreateNode(path, value)
-    except AlreadyExists:
-        there = yield ReadNode(path)
-        check(there.value == value, "a page never changes", path)
-    core.pages.add(ref.number)
+def write_pages(core: WriterCore) -> Procedure[None]:
+    """History that grew long moves to pages. Each is written before the node names it."""
+    meta = core.settled(core.seen.meta)
+    while (cut := meta.next_cut()) is not None:
+        key = cut.ref.level, cut.ref.number
+        if key not in core.pages:
+            path = core.identity.layout.page(core.identity.name, cut.ref.number, cut.ref.level)
+            value = cut.to_bytes()
+            try:
+                yield CreateNode(path, value)
+            except AlreadyExists:
+                there = yield ReadNode(path)
+                check(there.value == value, "a page never changes", path)
+            core.pages.add(key)
+        meta = meta.without(cut)
 
 
 def switch(core: WriterCore, predecessor: tuple[int, int], base_seq: int) -> Pipe:
@@ -145,8 +149,12 @@ def switch(core: WriterCore, predecessor: tuple[int, int], base_seq: int) -> Pip
     return core.add_pipe(segment.number, segment.ledger_id, base_seq, predecessor)
 
 
-def write_seam(core: WriterCore, pipe: Pipe, point: str) -> Procedure[None]:
-    now_us = core.stamp()
+def write_seam(
+    core: WriterCore, pipe: Pipe, point: str, before_us: int | None = None
+) -> Procedure[None]:
+    """And the table of producers, if there are any. `before_us`: the time of what is rebuilt behind
+    them, which they may not exceed: a search by time halves over entries."""
+    now_us = core.stamp() if before_us is None else before_us
     buffers = seam_entry(
         core.seen.meta,
         number=pipe.number,
@@ -158,12 +166,42 @@ def write_seam(core: WriterCore, pipe: Pipe, point: str) -> Procedure[None]:
     pipe.last_pushed = SEAM_ENTRY
     pipe.first_time_us = pipe.last_time_us = now_us
     yield SubmitEntry(pipe.ledger_id, buffers, point=point)
+    if core.seen.meta.producers:
+        yield from write_table(core, now_us)
+
+
+def write_table(core: WriterCore, now_us: int) -> Procedure[None]:
+    """Of producers, into the current ledger, in this very turn."""
+    ledger_id, buffers = core.push_table(now_us)
+    yield SubmitEntry(ledger_id, buffers, point="producers.tabled")
+
+
+def allow_numbers(core: WriterCore) -> Procedure[None]:
+    """Before the first message of the log's life that carries the number of its producer: say so in
+    the log meta, so that every takeover looks for them, and write an empty table."""
+    token, name = core.identity.token, core.identity.name
+
+    def change(meta: LogMeta) -> LogMeta:
+        refuse_unless_owned(meta, token, name)
+        return meta.numbered()
+
+    core.seen = yield from change_log(
+        core.identity.path,
+        core.seen,
+        change,
+        is_done=lambda meta: meta.owned_by(token) and meta.producers,
+        chance=core.identity.chance,
+        point="producers.marked",
+    )
+    if core.state is WriterState.OPEN:  # else healing writes one behind its seam
+        yield from write_table(core, core.stamp())
 
 
 def close_ledger(core: WriterCore, pipe: Pipe, point: str) -> Procedure[ClosedLedger]:
     """Close a drained ledger, which is at the last entry pushed. An unknown reply is asked
     again."""
     attempt = 0
+    began_s = core.identity.now_s()
     while True:
         try:
             closed: ClosedLedger = yield CloseLedger(pipe.ledger_id, point=point)
@@ -173,7 +211,14 @@ def close_ledger(core: WriterCore, pipe: Pipe, point: str) -> Procedure[ClosedLe
             if attempt == 0:
                 _log.warning("log %s: a barrier waits: %s", core.identity.name, error)
             attempt += 1
-            yield Pause(backoff_s(attempt, core.identity.chance, base_s=0.05, limit_s=2))
+            wait = Wait(
+                ReasonCode.LEDGER_CLOSE,
+                f"ledger {pipe.ledger_id} could not be closed yet: {error}",
+                {"tries": attempt, "error": error.message},
+                began_s,
+            )
+            pause_s = backoff_s(attempt, core.identity.chance, base_s=0.05, limit_s=2)
+            yield Pause(pause_s, wait=wait)
             continue
         if closed.last_entry != pipe.last_pushed:
             raise Fenced(
@@ -183,7 +228,17 @@ def close_ledger(core: WriterCore, pipe: Pipe, point: str) -> Procedure[ClosedLe
         return closed
 
 
-def close(core: WriterCore, *, hand_over_to: str | None = None) -> Procedure[DlogError | None]:
+class Ending(enum.Enum):
+    """What a writer leaves behind: the log as it is, for the next one, or for nobody any more."""
+
+    CLOSE = "close"
+    HAND_OVER = "hand over"
+    TERMINATE = "terminate"
+
+
+def close(
+    core: WriterCore, ending: Ending = Ending.CLOSE, *, hand_over_to: str | None = None
+) -> Procedure[DlogError | None]:
     """Close and seal, so that the next opener needs no recovery. The driver has flushed before.
 
     From here on the handle is dead, whatever the reply. Everything acknowledged is safe even if
@@ -192,6 +247,8 @@ def close(core: WriterCore, *, hand_over_to: str | None = None) -> Procedure[Dlo
     core.move(WriterState.CLOSING)
     current = core.current
     try:
+        if current.table_is_old:
+            yield from write_table(core, core.stamp())
         yield Drained(current.ledger_id, point="close.drained")
     except DlogError as error:
         core.die((yield from named(core, error)))
@@ -201,7 +258,7 @@ def close(core: WriterCore, *, hand_over_to: str | None = None) -> Procedure[Dlo
         closed = yield from close_ledger(core, current, "close.closed")
         core.on_closed(current, closed)
         yield Release()
-        yield from _seal_all(core, hand_over_to)
+        yield from _seal_all(core, ending, hand_over_to)
     except DlogError as error:
         failure = yield from named(core, error)
     if core.state is not WriterState.DEAD:
@@ -209,23 +266,29 @@ def close(core: WriterCore, *, hand_over_to: str | None = None) -> Procedure[Dlo
     return failure
 
 
-def _seal_all(core: WriterCore, hand_over_to: str | None) -> Procedure[None]:
+def _seal_all(core: WriterCore, ending: Ending, hand_over_to: str | None) -> Procedure[None]:
     token, name = core.identity.token, core.identity.name
+    for_good = ending is Ending.TERMINATE
 
     def change(meta: LogMeta) -> LogMeta:
         refuse_unless_owned(meta, token, name)
         meta = core.settled(meta)
         for segment in meta.unsealed:  # listed and never switched to: it has no seam
             meta = meta.dropped(segment.number, core.identity.now_us())
-        return meta.handed_over(hand_over_to)
+        return meta.terminated() if for_good else meta.handed_over(hand_over_to)
+
+    def is_done(meta: LogMeta) -> bool:
+        if for_good:
+            return meta.epoch == core.epoch and meta.state is LogState.TERMINATED
+        return meta.epoch == core.epoch and meta.writer is None
 
     core.seen = yield from change_log(
         core.identity.path,
         core.seen,
         change,
-        is_done=lambda meta: meta.epoch == core.epoch and meta.writer is None,
+        is_done=is_done,
         chance=core.identity.chance,
-        point="close.sealed",
+        point="terminate.sealed" if for_good else "close.sealed",
     )
     # A spare whose listing was never sent, or whose list now shows it nowhere, is ours to delete.
     if core.spare is not None and not any(

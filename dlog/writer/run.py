@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from dlog.errors import BufferFull, ConfigError, DlogError, Outcome, Timeout
+from dlog.errors import AlreadyExists, ConfigError, DlogError, Outcome
 from dlog.wire.batch import Headers
 from dlog.writer.arguments import (
     HeadersArg,
+    Producer,
     as_bytes,
     as_headers,
     payload_bytes,
@@ -32,6 +33,7 @@ class Run:
         keys: Iterable[bytes | None] | None,
         headers: Iterable[HeadersArg | None] | None,
         *,
+        producer: Producer | None = None,
         atomic: bool,
     ) -> None:
         self._batcher = batcher
@@ -42,14 +44,25 @@ class Run:
         self._block: list[Any] = []
         self._sizes: list[int] | None = None
         self._at = 0
+        self._producer = producer
+        self._skipped = 0  # at the front: the log has them
+        self._there: AlreadyExists | None = None
         self._whole = self._one_batch() if atomic else None
 
     def step(self) -> bool:
         """True when all is taken, False when the window is full."""
+        try:
+            return self._take()
+        except DlogError as error:
+            raise self.cut_short(error) from error.__cause__
+
+    def _take(self) -> bool:
         if self._whole is not None:
             return self._whole.done or not self._whole.values or self._offer_whole()
         while True:
             if self._at == len(self._block) and not self._next_block():
+                if self._there is not None and not self._pieces:
+                    raise self._there
                 return True
             if self._sizes is not None:
                 self._at = self._batcher.offer_run(self._block, self._sizes, self._at, self._pieces)
@@ -63,7 +76,8 @@ class Run:
         block = list(islice(self._values, BLOCK_MESSAGES))
         self._at = 0
         self._sizes = None
-        if self._keys is None and self._headers is None and set(map(type, block)) <= {bytes}:
+        is_plain = self._keys is None and self._headers is None and self._producer is None
+        if is_plain and set(map(type, block)) <= {bytes}:
             self._sizes = [len(value) + MESSAGE_BYTES for value in block if value is not None]
             if block and max(self._sizes) > self._batcher.entry_bytes:
                 refuse_too_large(1, max(self._sizes), 0)
@@ -88,22 +102,35 @@ class Run:
             return [None] * count
         column = list(islice(items, count + 1 if count < BLOCK_MESSAGES else count))
         if len(column) != count:
-            raise ConfigError(
-                f"append_many needs as many {what} as values",
-                outcome=Outcome.UNKNOWN if self._pieces else Outcome.NOT_HAPPENED,
-            )
+            raise ConfigError(f"append_many needs as many {what} as values")
         return column
 
     def _offer_singly(self) -> bool:
         block = self._block
         while self._at < len(block):
             value, key, headers = block[self._at]
-            ticket = self._batcher.offer(value, key, headers)
-            if ticket is None:
-                return False
-            self._pieces.append((ticket._batch, ticket._idx, 1))
+            try:
+                ticket = self._batcher.offer_marked(value, key, headers, producer=self._producer)
+            except AlreadyExists as there:
+                if self._pieces:  # somebody else sends with these numbers
+                    raise
+                self._skipped, self._there = self._skipped + 1, there
+            else:
+                if ticket is None:
+                    return False
+                self._note(ticket._batch, ticket._idx)
             self._at += 1
+            if self._producer is not None:
+                self._producer = self._producer[0], self._producer[1] + 1
         return True
+
+    def _note(self, batch: Batch, idx: int) -> None:
+        if self._pieces:
+            last, first, count = self._pieces[-1]
+            if last is batch and first + count == idx:
+                self._pieces[-1] = batch, first, count + 1
+                return
+        self._pieces.append((batch, idx, 1))
 
     def _one_batch(self) -> Batch:
         batch = Batch([], 0)
@@ -118,35 +145,45 @@ class Run:
             if len(values) < BLOCK_MESSAGES:
                 break
         batch.bytes = payload + MESSAGE_BYTES * len(batch.values)
+        batch.producer = self._producer
         return batch
 
     def _offer_whole(self) -> bool:
         assert self._whole is not None
-        if not self._batcher.offer_whole(self._whole):
+        taken = self._batcher.offer_whole(self._whole)
+        if taken is None:
             return False
+        self._whole = taken
         self._pieces.append((self._whole, 0, len(self._whole.values)))
         return True
 
-    def cut_short(self, full: BufferFull | Timeout) -> DlogError:
-        """What to raise when there was no room in time: of a run that began, some will be there."""
-        if not self._pieces:
-            return full
-        taken = sum(count for _, _, count in self._pieces)
-        return type(full)(
-            f"no room in the window for all of the run; {taken} messages of it are on their way",
-            outcome=Outcome.UNKNOWN,
-        )
+    def cut_short(self, error: DlogError) -> DlogError:
+        """What to raise when no more of it is taken: of a run that began, some will be there,
+        whatever the error says of the rest."""
+        return self._partly(error, self._pieces, "on their way")
+
+    def _partly(
+        self, error: DlogError, pieces: list[tuple[Batch, int, int]], where: str
+    ) -> DlogError:
+        if not pieces:
+            return error
+        told = error.again()
+        told.outcome = Outcome.UNKNOWN
+        count = sum(count for _, _, count in pieces)
+        told.args = (f"{error.message}; the first {count} messages of the run are {where}",)
+        return told
 
     def batches(self) -> list[Batch]:
         return [batch for batch, _, _ in self._pieces]
 
     def ids(self) -> IdRun:
         """Of a run that is all acknowledged; raises the first failure."""
-        for batch, _, _ in self._pieces:
+        for number, (batch, _, _) in enumerate(self._pieces):
             if batch.error is not None:
-                batch.error_seen = True
-                raise batch.error.again()
-        return IdRun(self._pieces)
+                for failed, _, _ in self._pieces[number:]:
+                    failed.error_seen = True
+                raise self._partly(batch.error.again(), self._pieces[:number], "there")
+        return IdRun(self._pieces, self._skipped)
 
 
 def _iterate(what: str, items: Iterable[Any]) -> Iterator[Any]:

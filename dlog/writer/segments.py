@@ -3,6 +3,7 @@ at a takeover."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlog.effects import (
@@ -13,49 +14,68 @@ from dlog.effects import (
     ReadEntries,
     RecoverLedger,
 )
-from dlog.errors import Corrupt, Unavailable
+from dlog.errors import Corrupt, Fenced, Unavailable
 from dlog.ledger.store import Buffer, ClosedLedger, LedgerSpec
-from dlog.meta.log_meta import End, LogMeta, Sealed, Segment
+from dlog.meta.listed import End, Sealed, Segment
+from dlog.meta.log_meta import LogMeta
 from dlog.wire.batch import decode, decode_header, encode_control
 from dlog.wire.control import Birth, ControlKind, Seam
 
 BIRTH_ENTRY = 0
 SEAM_ENTRY = 1
-_FLOOR_TRIES = 3
+_BIRTH_TRIES = 3
 
 
 def new_ledger(
     meta: LogMeta, *, number: int, epoch: int, token: str, now_us: int, room: str
 ) -> Procedure[int]:
     """A ledger with its birth on every replica, ready to be listed; its id. `room` prefixes the
-    crash points.
+    crash points."""
+    custom = {"number": str(number).encode(), "epoch": str(epoch).encode()}
+    birth = Birth(meta.uid, "segment", number, epoch, token)
+    return _born_ledger(meta, birth, custom, now_us, room)
 
-    An id that does not exceed every id ever listed would break the order of message ids: such a
-    ledger is deleted (it was never listed) and another one taken.
-    """
+
+def standby_ledger(meta: LogMeta, *, token: str, now_us: int) -> Procedure[int]:
+    """The same, before anybody knows the number and the epoch: its birth says `standby`, and the
+    seam will say the true ones."""
+    birth = Birth(meta.uid, "standby", None, None, token)
+    return _born_ledger(meta, birth, {"role": b"standby"}, now_us, "standby")
+
+
+def _born_ledger(
+    meta: LogMeta, birth: Birth, about: dict[str, bytes], now_us: int, room: str
+) -> Procedure[int]:
+    """An id that does not exceed every id ever listed would break the order of message ids: such a
+    ledger is deleted (it was never listed) and another one taken. So is one that a stranger
+    recovered before it was born: that says nothing about who has the log."""
     custom = {
         "application": b"dlog",
         "log": meta.uid.encode(),
-        "number": str(number).encode(),
-        "epoch": str(epoch).encode(),
-        "token": token.encode(),
+        **about,
+        "token": birth.token.encode(),
     }
     options = meta.options
     spec = LedgerSpec(
         options.ensemble, options.write_quorum, options.ack_quorum, meta.digest, custom
     )
-    birth = encode_control(
-        ControlKind.BIRTH,
-        Birth(meta.uid, "segment", number, epoch, token).to_bytes(),
-        first_seq=0,
-        timestamp_us=now_us,
-    )
-    for _ in range(_FLOOR_TRIES):
+    entry = encode_control(ControlKind.BIRTH, birth.to_bytes(), first_seq=0, timestamp_us=now_us)
+    ended: Fenced | None = None
+    for _ in range(_BIRTH_TRIES):
         ledger_id = yield CreateLedger(spec, point=f"{room}.created")
         if ledger_id > meta.ledger_floor:
-            yield BirthLedger(ledger_id, birth, point=f"{room}.born")
-            return ledger_id  # type: ignore[no-any-return]
+            try:
+                yield BirthLedger(ledger_id, entry, point=f"{room}.born")
+            except Fenced as error:
+                ended = error
+            else:
+                return ledger_id  # type: ignore[no-any-return]
         yield DeleteLedger(ledger_id)
+    if ended is not None:
+        raise Unavailable(
+            f"new ledgers are recovered by somebody else before they are born: {ended}",
+            ledger_id=ledger_id,
+        ) from ended
     raise Unavailable(
         f"the ledger store gives ids that are not above {meta.ledger_floor}, the highest this log "
         "ever listed: was its metadata restored from a copy?",
@@ -90,22 +110,52 @@ class Found:
     last_time_us: int = 0
 
 
-def recover_segment(segment: Segment) -> Procedure[Found]:
-    """Fence, recover, and read what decides its fate: the seam and the last entry."""
+def recover_segment(
+    meta: LogMeta, segment: Segment, fenced: Callable[[], None] | None = None
+) -> Procedure[Found]:
+    """Fence, recover, and read what decides its fate: birth, seam and the last entry."""
     ledger_id = segment.ledger_id
-    closed = yield RecoverLedger(ledger_id, point="takeover.recovered")
-    return (yield from read_segment(segment, closed))
+    closed = yield RecoverLedger(ledger_id, meta.digest, fenced, point="takeover.recovered")
+    return (yield from read_segment(meta, segment, closed))
 
 
-def read_segment(segment: Segment, closed: ClosedLedger) -> Procedure[Found]:
+def read_segment(meta: LogMeta, segment: Segment, closed: ClosedLedger) -> Procedure[Found]:
     if closed.last_entry < SEAM_ENTRY:
         return Found(segment, closed)
-    seam_raw, last_raw = yield ReadEntries(segment.ledger_id, (SEAM_ENTRY, closed.last_entry))
+    birth_raw, seam_raw, last_raw = yield ReadEntries(
+        segment.ledger_id,
+        meta.digest,
+        (BIRTH_ENTRY, SEAM_ENTRY, closed.last_entry),
+        closed=closed,
+    )
+    check_birth(birth_raw, segment, meta.uid)
     seam, seam_time_us = decode_seam(seam_raw, segment)
     last = decode_header(last_raw, where=f"ledger {segment.ledger_id} entry {closed.last_entry}")
     return Found(
         segment, closed, seam, seam_time_us, last.first_seq + last.count, last.last_timestamp_us
     )
+
+
+def check_birth(raw: Buffer, segment: Segment, uid: str) -> None:
+    """`Corrupt` unless entry 0 proves that this ledger was made for this place: by the writer of
+    that epoch, or by a standby of the log, which could not know its place yet."""
+    where = f"ledger {segment.ledger_id} entry {BIRTH_ENTRY}"
+    entry = decode(raw, where=where)
+    if entry.control is not ControlKind.BIRTH:
+        raise Corrupt(
+            f"{where} should be a birth", ledger_id=segment.ledger_id, entry_id=BIRTH_ENTRY
+        )
+    birth = Birth.from_bytes(entry.control_body, where=where)
+    place = (segment.number, segment.epoch)
+    of_segment = birth.role == "segment" and (birth.number, birth.epoch) == place
+    if birth.log_uid != uid or not (of_segment or birth.role == "standby"):
+        raise Corrupt(
+            f"{where} is the birth of a {birth.role} of log {birth.log_uid} (segment "
+            f"{birth.number}, epoch {birth.epoch}), but in the list of log {uid} it is segment "
+            f"{segment.number} (epoch {segment.epoch})",
+            ledger_id=segment.ledger_id,
+            entry_id=BIRTH_ENTRY,
+        )
 
 
 def decode_seam(raw: Buffer, segment: Segment) -> tuple[Seam, int]:

@@ -10,21 +10,24 @@
 Conflict and unknown replies are resolved by token (see `meta.cas`); a re-read that shows another
 token means somebody claimed after us, and we are lost for good. One round has exactly one winner. A
 log whose segments are all sealed needs no fencing: claim and commit merge into one compare-and-set
-at the version read. Safety rests on compare-and-set and fencing alone; presence is advice, for the
-policies `if_dead` and `wait`.
+at the version read. Whoever stood by brings the log meta as it was last seen, and a ledger that was
+born beforehand (`ready`): then nothing is read first, and nothing made. Safety rests on
+compare-and-set and fencing alone; presence is advice, for the policies `if_dead` and `wait`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dlog import trace
 from dlog.chance import Chance, backoff_s
 from dlog.effects import (
     CreateNode,
     DeleteLedger,
+    DeleteNode,
     Pause,
     Procedure,
     ReadNode,
@@ -34,6 +37,7 @@ from dlog.effects import (
 from dlog.errors import (
     AlreadyExists,
     Conflict,
+    Corrupt,
     DlogError,
     Fenced,
     NotFound,
@@ -44,13 +48,19 @@ from dlog.errors import (
 )
 from dlog.meta.cas import Seen, change_log, read_log
 from dlog.meta.layout import Layout
-from dlog.meta.log_meta import End, LogMeta, LogState, Segment, WriterMark
+from dlog.meta.listed import End, Segment, WriterMark
+from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import LogOptions, Takeover
+from dlog.reason import ReasonCode, Wait
+from dlog.writer.producers import Producers, count_producers
+from dlog.writer.ready import ReadyLedger
 from dlog.writer.segments import Found, decide_end, ledger_gone, new_ledger, recover_segment
+from dlog.writer.times import Stopwatch
 
 _log = logging.getLogger("dlog.writer")
 
 WAIT_POLL_MS = 1_000  # watches are hints: look again this often
+WITHDRAW_S = 5.0  # between two tries, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,15 @@ class Opened:
     number: int
     ledger_id: int
     end: End  # what the seam names, and where our seqs begin
+    producers: Producers = field(default_factory=Producers)
+
+
+@dataclass(frozen=True, slots=True)
+class StoodBy:
+    """What a standby brings along."""
+
+    ready: ReadyLedger
+    seen: Seen  # may be old by now: every change is a compare-and-set
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +94,9 @@ class Opening:
     new_uid: str
     now_us: Callable[[], int]
     chance: Chance
+    stopwatch: Stopwatch
+    stood_by: StoodBy | None = None
+    copies: str | None = None  # uid of the log that this one is a copy of, to be gone on with
 
     @property
     def path(self) -> str:
@@ -82,18 +104,59 @@ class Opening:
 
 
 def take_over(opening: Opening) -> Procedure[Opened]:
+    known = opening.stood_by
+    try:
+        return (yield from _take_over(opening, known))
+    finally:
+        if known is not None:
+            known.ready.put_back()
+
+
+def _take_over(opening: Opening, known: StoodBy | None) -> Procedure[Opened]:
     attempt = 0
     while True:
-        seen = yield from _find(opening)
-        yield from _admit(opening, seen)
+        if known is not None:
+            seen = _Sight(known.seen.meta, known.seen.version)
+        else:
+            seen = yield from _find(opening)
+        try:
+            waited = yield from _admit(opening, seen)
+        except Conflict:
+            if known is None:
+                raise
+            known = None  # what a standby saw may be over by now: nobody is refused for that
+            continue
+        if waited:  # whoever left has most likely sealed the log
+            known = None
+            continue
+        opening.stopwatch.lap("detect")
         if seen.version is None or not seen.meta.unsealed:
             opened = yield from _open_sealed(opening, seen)
         else:
             opened = yield from _claim_and_recover(opening, seen)
         if opened is not None:
-            return opened
-        yield Pause(backoff_s(attempt, opening.chance))
-        attempt += 1
+            return (yield from _with_producers(opening, opened))
+        if known is None:  # else the log only changed since the standby saw it
+            yield Pause(backoff_s(attempt, opening.chance))
+            attempt += 1
+        known = None
+
+
+def _with_producers(opening: Opening, opened: Opened) -> Procedure[Opened]:
+    """What their last numbers are has to be read, in a log that has producers."""
+    if not opened.seen.meta.producers:
+        return opened
+    try:
+        producers = yield from count_producers(
+            opening.name, opening.layout, opened.seen, opened.number
+        )
+    except NotFound as error:
+        now = yield from read_log(opening.path)
+        refuse_unless_owned(now.meta, opening.mark.token, opening.name)
+        raise Corrupt(
+            f"log {opening.name!r}: a ledger of its list is missing: {error}", **error.about
+        ) from error
+    return dataclasses.replace(opened, producers=producers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +177,64 @@ def _find(opening: Opening) -> Procedure[_Sight]:
     meta = seen.meta
     if meta.state is LogState.DELETED and opening.create is not None:
         return _Sight(meta.reborn(opening.new_uid, opening.create), seen.version)
-    refuse_unless_open(meta, opening.name)
+    _refuse_another_log(opening, meta)
     return _Sight(meta, seen.version)
 
 
+def _refuse_another_log(opening: Opening, meta: LogMeta) -> None:
+    refuse_unless_open(meta, opening.name)
+    known = opening.stood_by
+    if known is not None and known.seen.meta.uid != meta.uid:
+        raise NotFound(
+            f"the log {opening.name!r} was removed, and another one made", log=opening.name
+        )
+    if opening.copies is not None:
+        refuse_unless_copy(meta, opening.copies, opening.name)
+
+
+def refuse_unless_copy(meta: LogMeta, uid: str, name: str) -> None:
+    """Only a copy of the log `uid`, to which nobody added messages of their own, is gone on
+    with."""
+    copy_of = meta.copy_of
+    if copy_of is not None and copy_of.may_go_on(uid):
+        return
+    if copy_of is None:
+        what = "it is no copy"
+    elif copy_of.uid != uid:
+        what = f"it is a copy of another log, {copy_of.name!r} ({copy_of.uid})"
+    else:
+        what = f"in epoch {copy_of.own_epoch} it was opened for messages of its own"
+    raise AlreadyExists(f"the log {name!r} cannot be copied into: {what}", log=name)
+
+
 def refuse_unless_open(meta: LogMeta, name: str) -> None:
-    if meta.state in (LogState.DELETED, LogState.DELETING):
+    meta.is_here(name)
+    if meta.is_removed:
         raise NotFound(f"the log {name!r} was removed", log=name)
     if meta.state is LogState.TERMINATED:
         raise Unsupported(f"the log {name!r} was terminated: it takes no more messages", log=name)
 
 
-def _admit(opening: Opening, seen: _Sight) -> Procedure[None]:
-    """The takeover policy: return when we may fence whoever is there, raise when we may not."""
+def _admit(opening: Opening, seen: _Sight) -> Procedure[bool]:
+    """The takeover policy: return when we may fence whoever is there, raise when we may not. True
+    after a wait: what was seen is old by now."""
     holder = seen.meta.writer
     if holder is None or holder.token == opening.mark.token or opening.policy == "always":
-        return
+        return False
     presence = opening.layout.presence(opening.name, holder.token)
+    waited = False
+    wait = Wait(
+        ReasonCode.WRITER_PRESENT,
+        f"the log has a writer: {holder.name}, epoch {seen.meta.epoch}",
+        {"holder": holder.name, "epoch": seen.meta.epoch},
+        opening.stopwatch.now_s(),
+    )
     while True:
         if opening.policy != "never":
             try:
                 yield ReadNode(presence)
             except NotFound:
-                return  # its session is gone, or it left
+                return waited  # its session is gone, or it left
         if opening.policy != "wait":
             raise Conflict(
                 f"the log {opening.name!r} has a writer: {holder.name}, epoch {seen.meta.epoch} "
@@ -146,7 +244,8 @@ def _admit(opening: Opening, seen: _Sight) -> Procedure[None]:
                 winner=Winner(holder.name, seen.meta.epoch, holder.since_us),
                 epoch=seen.meta.epoch,
             )
-        yield WaitNode(presence, WAIT_POLL_MS)
+        yield WaitNode(presence, WAIT_POLL_MS, wait=wait)
+        waited = True
 
 
 # --- every segment is sealed: claim and commit in one
@@ -155,12 +254,11 @@ def _admit(opening: Opening, seen: _Sight) -> Procedure[None]:
 def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
     """None when somebody was faster: look again."""
     before = seen.meta
-    claimed = before.claimed(opening.mark)
-    if seen.version is None:
-        ledger_id = yield from _born(opening, claimed)
-    else:
-        ledger_id, _ = yield Together((_born(opening, claimed), _be_present(opening)))
+    claimed = before.claimed(opening.mark, copies=opening.copies)
+    ledger_id = yield from _born(opening, claimed)
+    opening.stopwatch.lap("recover")
     wanted = claimed.listed(ledger_id)
+    _offer(opening, ledger_id)
     try:
         if seen.version is None:
             version = yield CreateNode(opening.path, wanted.to_bytes(), point="takeover.committed")
@@ -168,10 +266,11 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
             # Only now: presence stands below the log's node, and would make an empty one.
             yield from _be_present(opening)
         else:
-            after = yield from _replace_once(opening, Seen(before, seen.version), wanted, ledger_id)
+            replacing = _replace_once(opening, Seen(before, seen.version), wanted, ledger_id)
+            _, after = yield Together((_be_present(opening), replacing))
     except (Conflict, AlreadyExists) as refused:
         if refused.outcome is Outcome.NOT_HAPPENED:
-            yield DeleteLedger(ledger_id)  # refused for certain: it was never listed
+            yield from _not_listed(opening, ledger_id)
         return None
     except DlogError as error:
         if error.outcome is not Outcome.UNKNOWN:
@@ -182,6 +281,7 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
         if now is None or not _is_ours(opening, now.meta, ledger_id):
             return None
         after = now
+    _won(opening, ledger_id)
     return Opened(after, claimed.next_number, ledger_id, before.end)
 
 
@@ -221,15 +321,18 @@ def _find_ours(opening: Opening) -> Procedure[Seen | None]:
 # --- a writer may be alive
 
 
-def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
+def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
+    """None when another writer came in before us, whom the policy has to admit: look again."""
     assert seen.version is not None
     token = opening.mark.token
 
     def claim(meta: LogMeta) -> LogMeta:
-        refuse_unless_open(meta, opening.name)
-        return meta.claimed(opening.mark)
+        _refuse_another_log(opening, meta)
+        if opening.policy != "always" and _holder(meta) != _holder(seen.meta):
+            raise _Overtaken("another writer came in", retry=Retry.AFTER_REOPEN, log=opening.name)
+        return meta.claimed(opening.mark, copies=opening.copies)
 
-    claimed = yield from change_log(
+    claiming = change_log(
         opening.path,
         Seen(seen.meta, seen.version),
         claim,
@@ -237,13 +340,21 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
         chance=opening.chance,
         point="takeover.claimed",
     )
+    try:
+        # Presence is sent first: a rival who waits, and sees the claim, sees the claimant as well.
+        _, claimed = yield Together((_be_present(opening), claiming))
+    except _Overtaken:
+        return None
+    opening.stopwatch.lap("claim")
     unsealed = claimed.meta.unsealed
-    recoveries = [_recover(opening, segment) for segment in unsealed]
-    presence = _be_present(opening)
-    *found, ledger_id, _ = yield Together((*recoveries, _born(opening, claimed.meta), presence))
+    fenced: list[float] = []
+    recoveries = [_recover(opening, claimed.meta, segment, fenced) for segment in unsealed]
+    *found, ledger_id = yield Together((*recoveries, _born(opening, claimed.meta)))
     trace.before("takeover.decided")
     decided = decide_end(claimed.meta.end, found)
     trace.after("takeover.decided")
+    opening.stopwatch.fenced(max(fenced, default=0.0))
+    opening.stopwatch.lap("recover")
     now_us = opening.now_us()
 
     def commit(meta: LogMeta) -> LogMeta:
@@ -255,6 +366,7 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
             meta = meta.sealed(number, sealed)
         return meta.listed(ledger_id)
 
+    _offer(opening, ledger_id)
     try:
         committed = yield from change_log(
             opening.path,
@@ -266,14 +378,26 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened]:
         )
     except Fenced as lost:
         if lost.outcome is Outcome.NOT_HAPPENED:
-            yield DeleteLedger(ledger_id)  # refused for certain: it was never listed
+            yield from _not_listed(opening, ledger_id)
         raise
+    _won(opening, ledger_id)
     return Opened(committed, claimed.meta.next_number, ledger_id, decided.end)
 
 
-def _recover(opening: Opening, segment: Segment) -> Procedure[Found]:
+class _Overtaken(Conflict):
+    """The log has another holder than the one we looked at."""
+
+
+def _holder(meta: LogMeta) -> str | None:
+    return None if meta.writer is None else meta.writer.token
+
+
+def _recover(
+    opening: Opening, claimed: LogMeta, segment: Segment, fenced: list[float]
+) -> Procedure[Found]:
+    watch = opening.stopwatch
     try:
-        return (yield from recover_segment(segment))
+        return (yield from recover_segment(claimed, segment, lambda: fenced.append(watch.now_s())))
     except NotFound as error:
         # Somebody who claimed after us may have dropped it; if the log is still ours, it is lost.
         now = yield from read_log(opening.path)
@@ -281,8 +405,16 @@ def _recover(opening: Opening, segment: Segment) -> Procedure[Found]:
         raise ledger_gone(segment, opening.name) from error
 
 
+# --- our own ledger
+
+
 def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
-    return new_ledger(
+    known = opening.stood_by
+    if known is not None and (ready := known.ready.take(claimed)) is not None:
+        return ready
+    watch = opening.stopwatch
+    began_s = watch.now_s()
+    ledger_id = yield from new_ledger(
         claimed,
         number=claimed.next_number,
         epoch=claimed.epoch,
@@ -290,6 +422,33 @@ def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
         now_us=opening.now_us(),
         room="takeover",
     )
+    watch.beside("birth", watch.now_s() - began_s)
+    return ledger_id
+
+
+def _ready(opening: Opening, ledger_id: int) -> ReadyLedger | None:
+    known = opening.stood_by
+    return known.ready if known is not None and known.ready.ledger_id == ledger_id else None
+
+
+def _offer(opening: Opening, ledger_id: int) -> None:
+    """Its listing is about to be sent."""
+    if (ready := _ready(opening, ledger_id)) is not None:
+        ready.offered()
+
+
+def _not_listed(opening: Opening, ledger_id: int) -> Procedure[None]:
+    """Refused for certain: it was never listed."""
+    if (ready := _ready(opening, ledger_id)) is not None:
+        ready.refused()
+    else:
+        yield DeleteLedger(ledger_id)
+
+
+def _won(opening: Opening, ledger_id: int) -> None:
+    if (ready := _ready(opening, ledger_id)) is not None:
+        ready.given()
+    opening.stopwatch.lap("commit")
 
 
 def _be_present(opening: Opening) -> Procedure[None]:
@@ -298,8 +457,32 @@ def _be_present(opening: Opening) -> Procedure[None]:
     path = opening.layout.presence(opening.name, opening.mark.token)
     try:
         yield CreateNode(path, opening.mark.name.encode(), ephemeral=True)
+    except AlreadyExists:
+        pass  # from a try before
     except DlogError as error:
         _log.info("log %s: opened without presence: %s", opening.name, error)
+
+
+def withdraw(path: str, chance: Chance, asked: Callable[[], None]) -> Procedure[None]:
+    """Take our name from where they look: nobody is there any more, and polite openers would wait
+    for us as long as our session lives. `asked` is called once the store was, whatever it said; it
+    is asked until it did."""
+    failures = 0
+    while True:
+        try:
+            present = yield ReadNode(path)
+            yield DeleteNode(path, present.version)
+            return
+        except NotFound:
+            return
+        except DlogError as error:
+            if error.retry is not Retry.NOW:
+                raise
+            if failures == 0:
+                _log.info("%s stays until it can be taken away: %s", path, error)
+        asked()
+        yield Pause(backoff_s(failures, chance, base_s=0.1, limit_s=WITHDRAW_S))
+        failures += 1
 
 
 def is_listed(meta: LogMeta, ledger_id: int) -> bool:
@@ -314,10 +497,15 @@ def refuse_unless_owned(meta: LogMeta, token: str, name: str) -> None:
 
 
 def lost_to(meta: LogMeta, name: str, *, outcome: Outcome = Outcome.NOT_HAPPENED) -> Fenced:
-    removed = meta.state in (LogState.DELETED, LogState.DELETING)
     mark = meta.writer or meta.left_by  # the winner may have closed the log by now
     who = "another writer" if mark is None else mark.name
-    did = "removed the log" if removed else f"took over with epoch {meta.epoch}"
+    did = f"took over with epoch {meta.epoch}"
+    if meta.moved_to is not None:
+        who, did = meta.moved_to.name, f"moved the log to {meta.moved_to.place}"
+    elif meta.is_removed:
+        did = "removed the log"
+    elif meta.state is LogState.TERMINATED:
+        did = "terminated the log"
     since_us = 0 if mark is None else mark.since_us
     return Fenced(
         f"log {name!r}: {who} {did}",

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, overload
 
-from dlog.errors import ForkedHandle, Outcome, Timeout
-from dlog.ids import MessageId
+from dlog.errors import DlogError, ForkedHandle, Outcome, Timeout
+from dlog.ids import MessageId, Token
 from dlog.writer.batch import Batch
 
 _log = logging.getLogger("dlog.writer")
@@ -37,16 +37,29 @@ class Ticket:
         """Acknowledged or failed; then `result()` answers at once."""
         return self._batch.done
 
+    @property
+    def token(self) -> Token:
+        """Names the message at once and for good: `resolve` tells what became of it, also when this
+        process is gone."""
+        batch = self._batch
+        return Token(batch.origin.log_uid, batch.origin.epoch, batch.first_seq + self._idx)
+
     def result(self, timeout: float | None = None) -> MessageId:
         """Waits at most `timeout` seconds. `Timeout` says nothing of the message: ask again."""
         batch = self._batch
         if not batch.done:
-            wait_for_batch(batch, timeout)
+            try:
+                wait_for_batch(batch, timeout)
+            except DlogError as error:
+                raise self.named(error) from None
         return self._answer()
 
     def __await__(self) -> Generator[Any, None, MessageId]:
         if not self._batch.done:
-            yield from until_resolved(self._batch).__await__()
+            try:
+                yield from until_resolved(self._batch).__await__()
+            except DlogError as error:
+                raise self.named(error) from None
         return self._answer()
 
     def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
@@ -67,8 +80,14 @@ class Ticket:
         batch = self._batch
         if batch.error is not None:
             batch.error_seen = True
-            raise batch.error.again()
+            raise self.named(batch.error.again())
         return MessageId(batch.ledger_id, batch.entry_id, self._idx)
+
+    def named(self, error: DlogError) -> DlogError:
+        """An error that leaves open what became of the message carries its token."""
+        if error.outcome is Outcome.UNKNOWN:
+            error.about.setdefault("token", self.token)
+        return error
 
     def __repr__(self) -> str:
         if not self._batch.done:
@@ -82,9 +101,10 @@ class IdRun(Sequence[MessageId]):
     """The ids of one `append_many`, made when looked at: a million messages are a few hundred
     batches."""
 
-    __slots__ = ("_ends", "_pieces")
+    __slots__ = ("_ends", "_pieces", "skipped")
 
-    def __init__(self, pieces: list[tuple[Batch, int, int]]) -> None:
+    def __init__(self, pieces: list[tuple[Batch, int, int]], skipped: int = 0) -> None:
+        self.skipped = skipped  # messages at the front of the run that the log had before
         self._pieces = pieces  # batch, index of the first message in it, how many
         self._ends: list[int] = []
         total = 0

@@ -7,33 +7,47 @@ threads' event loops.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import threading
 import warnings
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dlog.drive import Closeable
 from dlog.errors import BufferFull, ConfigError, DlogError, Outcome, Timeout, WriterClosed
-from dlog.ids import MessageId
-from dlog.writer.arguments import EventTime, HeadersArg
+from dlog.ids import MessageId, Token
+from dlog.reader.resolve import Resolved
+from dlog.reason import Reason
+from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer, as_tail
 from dlog.writer.batcher import window_full, window_timeout
 from dlog.writer.core import WriterState
 from dlog.writer.engine import Engine
+from dlog.writer.rotation import Ending
 from dlog.writer.run import Run
 from dlog.writer.tickets import IdRun, Ticket, until_resolved
+from dlog.writer.times import TakeoverTimes
 
 _Answer = TypeVar("_Answer")
+Offer = Callable[..., Ticket | None]
 _log = logging.getLogger("dlog.writer")
+
+
+class Looks(Protocol):
+    """What a writer asks of its log that only a reader can tell."""
+
+    async def last_id(self) -> MessageId | None: ...
+    async def resolve(self, token: Token) -> Resolved: ...
 
 
 class Writer:
     """The one effective writer of a log, until another one opens it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, looks: Looks) -> None:
         self._engine = engine
+        self._looks = looks
         self._client: Closeable | None = None  # when it is ours alone
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -62,6 +76,11 @@ class Writer:
         return self._engine.last_id
 
     @property
+    def takeover_times(self) -> TakeoverTimes:
+        """How long it took to become the writer, step by step."""
+        return self._engine.takeover_times
+
+    @property
     def closed(self) -> bool:
         return self._closed or self._engine.core.state in (WriterState.CLOSED, WriterState.DEAD)
 
@@ -74,15 +93,26 @@ class Writer:
         key: bytes | None = None,
         headers: HeadersArg | None = None,
         event_time: EventTime | None = None,
+        if_tail: MessageId | str | None = None,
+        producer: Producer | None = None,
         timeout: float | None = None,
     ) -> MessageId:
         """Durable, and readable by anyone, once this returns. A `timeout` abandons the wait, not
-        the message."""
+        the message. `if_tail` and `producer` as of `submit`."""
         deadline = self._deadline(timeout)
         ticket = await self.submit(
-            value, key=key, headers=headers, event_time=event_time, timeout=timeout
+            value,
+            key=key,
+            headers=headers,
+            event_time=event_time,
+            if_tail=if_tail,
+            producer=producer,
+            timeout=timeout,
         )
-        return await within(deadline, ticket, timeout)
+        try:
+            return await within(deadline, ticket, timeout)
+        except Timeout as late:
+            raise ticket.named(late) from late.__cause__
 
     async def submit(
         self,
@@ -91,21 +121,63 @@ class Writer:
         key: bytes | None = None,
         headers: HeadersArg | None = None,
         event_time: EventTime | None = None,
+        if_tail: MessageId | str | None = None,
+        producer: Producer | None = None,
         timeout: float | None = None,
     ) -> Ticket:
         """On its way, in order; `await` the ticket for the id. Waits, at most `timeout` s, while
-        the window is full."""
+        the window is full.
+
+        `if_tail` is the id of the last message that the caller knows, or "empty": `Conflict` unless
+        it still is the last one. `producer` is an id and a number that grows with each message of
+        that producer: a number that the log has is refused (`AlreadyExists`, with `error.id` if
+        known), one that is on its way gives the same ticket. So a retry needs no guess."""
         batcher = self._engine.batcher
-        ticket = batcher.offer(value, key, headers, event_time)
+        deadline = None
+        offer: Offer = batcher.offer
+        if if_tail is not None or producer is not None:
+            deadline = self._deadline(timeout)
+            offer = await self.marked(if_tail, producer, timeout)
+        ticket = offer(value, key, headers, event_time)
         if ticket is not None:
             return ticket
-        deadline = self._deadline(timeout)
+        deadline = deadline or self._deadline(timeout)
         while True:
             await self._room(deadline)
-            ticket = batcher.offer(value, key, headers, event_time)
+            ticket = offer(value, key, headers, event_time)
             if ticket is not None:
                 batcher.passed_on()
                 return ticket
+
+    async def marked(
+        self, if_tail: MessageId | str | None, producer: Producer | None, timeout: float | None
+    ) -> Offer:
+        """How a message is offered that is taken on a condition only: what that needs to be known
+        is looked up first."""
+        batcher = self._engine.batcher
+        marks: dict[str, Any] = {}
+        if if_tail is not None:
+            marks["if_tail"] = as_tail(if_tail)
+        if producer is not None:
+            marks["producer"] = as_producer(producer)
+        deadline = self._deadline(timeout)
+        try:
+            if producer is not None:
+                await self.allow_numbers(timeout)
+            if if_tail is not None and not batcher.knows_tail:
+                self._check()
+                batcher.tail_was(await within(deadline, self._looks.last_id(), timeout))
+        except DlogError as error:
+            raise error.again(outcome=Outcome.NOT_HAPPENED) from error.__cause__
+        return functools.partial(batcher.offer_marked, **marks)
+
+    async def allow_numbers(self, timeout: float | None) -> None:
+        self._check()
+        engine = self._engine
+        if not engine.core.seen.meta.producers:
+            asking = engine.allow_numbers()
+            await within(self._deadline(timeout), asking, timeout, engine.watch.in_the_way)
+            self._check()
 
     async def append_many(
         self,
@@ -113,6 +185,7 @@ class Writer:
         *,
         keys: Iterable[bytes | None] | None = None,
         headers: Iterable[HeadersArg | None] | None = None,
+        producer: Producer | None = None,
         atomic: bool = False,
         timeout: float | None = None,
     ) -> IdRun:
@@ -120,9 +193,19 @@ class Writer:
         order.
 
         `atomic` puts all into one entry, so that either all are there or none, or refuses
-        (`TooLarge`)."""
+        (`TooLarge`). `producer` is an id and the number of the first message: what the log has of
+        the run is left out (`ids.skipped`), and `AlreadyExists` says that it has all."""
         deadline = self._deadline(timeout)
-        run = Run(self._engine.batcher, values, keys, headers, atomic=atomic)
+        if producer is not None:
+            await self.allow_numbers(timeout)
+        run = Run(
+            self._engine.batcher,
+            values,
+            keys,
+            headers,
+            producer=as_producer(producer),
+            atomic=atomic,
+        )
         while not run.step():
             try:
                 await self._room(deadline)
@@ -132,6 +215,10 @@ class Writer:
             if not batch.done:
                 await within(deadline, until_resolved(batch), timeout)
         return run.ids()
+
+    async def resolve(self, token: Token) -> Resolved:
+        """What became of a message of this log, whoever sent it: see `Client.resolve`."""
+        return await self._looks.resolve(token)
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
@@ -143,7 +230,14 @@ class Writer:
     async def rotate(self, *, timeout: float | None = None) -> None:
         """Begin a new segment now, whatever the limits say; appends go on meanwhile."""
         self._check()
-        await within(self._deadline(timeout), self._engine.rotate(), timeout)
+        engine = self._engine
+        await within(self._deadline(timeout), engine.rotate(), timeout, engine.watch.in_the_way)
+
+    def why(self) -> Reason | None:
+        """What the writer waits for now, and since when: acknowledgements of bookies, a rotation
+        that cannot go on while ZooKeeper is away. None when it waits for nothing. A wait that
+        lasts longer than `stall_after_ms` is logged as well."""
+        return self._engine.watch.why()
 
     async def hand_over(self, to: str | None = None, *, timeout: float | None = None) -> None:
         """Flush, close, and leave the log sealed for the next writer: it opens without fencing or
@@ -152,7 +246,15 @@ class Writer:
         `to` names who is expected, for `describe`; others may still open. The handle is closed
         afterwards."""
         self._check()
-        failure = await self._end(timeout, hand_over_to=to, hand_over=True)
+        failure = await self._end(Ending.HAND_OVER, timeout, hand_over_to=to)
+        if failure is not None:
+            raise failure.again()
+
+    async def terminate(self, *, timeout: float | None = None) -> None:
+        """Flush, close, and end the log for good: it takes no more messages from anybody, and
+        readers that follow come to their end. The handle is closed afterwards."""
+        self._check()
+        failure = await self._end(Ending.TERMINATE, timeout)
         if failure is not None:
             raise failure.again()
 
@@ -165,29 +267,35 @@ class Writer:
             return
         if self._closed and self._ending is None:
             return  # dropped
-        await self._end(timeout, hand_over_to=None, hand_over=False)
+        await self._end(Ending.CLOSE, timeout)
         for batch in self._engine.failed_batches:
             if not batch.error_seen and batch.error is not None:
                 raise batch.error.again()
 
     async def _end(
-        self, timeout: float | None, *, hand_over_to: str | None, hand_over: bool
+        self, ending: Ending, timeout: float | None, *, hand_over_to: str | None = None
     ) -> DlogError | None:
         """One task ends the handle and what it owns, however many wait for it or give up."""
         self._closed = True
         if self._ending is None:
-            self._ending = self._loop.create_task(self._shut_down(hand_over_to, hand_over))
-        ending = self._ending
+            self._ending = self._loop.create_task(self._shut_down(ending, hand_over_to))
+        task = self._ending
         try:
-            return await within(self._deadline(timeout), asyncio.shield(ending), timeout)
+            return await within(self._deadline(timeout), asyncio.shield(task), timeout)
         except Timeout:
             self._engine.abandon(WriterClosed("closed before all was acknowledged", log=self.log))
-            ending.cancel()  # it lets go by itself: the caller's time is over
+            task.cancel()  # it lets go by itself: the caller's time is over
+            raise
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and (caller is None or not caller.cancelling()):
+                # Not us: somebody else who waited for the end had a time-out.
+                return WriterClosed("closed before all was acknowledged", log=self.log)
             raise
 
-    async def _shut_down(self, hand_over_to: str | None, hand_over: bool) -> DlogError | None:
+    async def _shut_down(self, ending: Ending, hand_over_to: str | None) -> DlogError | None:
         try:
-            return await self._engine.close(hand_over_to=hand_over_to, hand_over=hand_over)
+            return await self._engine.close(ending, hand_over_to=hand_over_to)
         finally:
             if self._client is not None:
                 await self._client.close()
@@ -262,9 +370,13 @@ class Writer:
 
 
 async def within(
-    deadline: float | None, wait: Awaitable[_Answer], timeout: float | None
+    deadline: float | None,
+    wait: Awaitable[_Answer],
+    timeout: float | None,
+    in_the_way: Callable[[], DlogError | None] = lambda: None,
 ) -> _Answer:
-    """Our own `Timeout` when the deadline passes first; what was asked goes on."""
+    """Our own `Timeout` when the deadline passes first; what was asked goes on. It carries what is
+    known to be in the way."""
     if deadline is None:
         return await wait
     try:
@@ -273,9 +385,14 @@ async def within(
     except TimeoutError as error:
         if isinstance(error, Timeout):
             raise
+        cause = in_the_way()
+        about = {} if cause is None else cause.about
+        because = "" if cause is None else f": {cause}"
         raise Timeout(
-            f"not done within {timeout} s; it may still happen", outcome=Outcome.UNKNOWN
-        ) from None
+            f"not done within {timeout} s; it may still happen{because}",
+            outcome=Outcome.UNKNOWN,
+            **about,
+        ) from cause
 
 
 def drop(engine: Engine, loop: asyncio.AbstractEventLoop) -> None:

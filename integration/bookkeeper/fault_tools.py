@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from dlog.chance import SYSTEM_CHANCE
+from dlog.errors import Unavailable
 from dlog.ledger.bookkeeper.core.append_effects import AppendOptions
 from dlog.ledger.bookkeeper.ledger_nodes import Change, StoredLedger
 from dlog.ledger.bookkeeper.policy import Placement, RandomPlacement
@@ -29,6 +30,7 @@ from dlog.wire.bookie_service_info import Endpoint
 
 SPEC = LedgerSpec(3, 3, 2, custom={"of": b"faults"})
 PATIENCE_S = 60.0  # for facts that must come; a restart of a bookie takes 5 to 8 s on a good day
+HEAL_S = 20.0  # 5 to 8 s to start; longer, and it has given up
 
 
 def patience() -> asyncio.Timeout:
@@ -49,6 +51,19 @@ async def come_true(holds: Callable[[], bool | Awaitable[bool]], what: str) -> N
 
 
 # --- What is done to bookies
+
+
+async def serves_again(bookie: Bookie) -> None:
+    """One whose old registration is still there waits until that expires. When ZooKeeper is away
+    meanwhile, a stock bookie gives up: it closes for good, and its process stays (4.18.0,
+    "Couldn't register bookie"). Whoever runs bookies starts such a one anew."""
+    for _ in range(3):
+        try:
+            return await asyncio.to_thread(bookie.wait_until_serving, HEAL_S)
+        except Unavailable:
+            bookie.kill()
+            bookie.start()
+    await asyncio.to_thread(bookie.wait_until_serving)
 
 
 class Fault(ABC):
@@ -73,7 +88,7 @@ class Killed(Fault):
 
     async def heal(self, bookie: Bookie) -> None:
         bookie.start_writable()
-        await asyncio.to_thread(bookie.wait_until_serving)
+        await serves_again(bookie)
 
 
 class Frozen(Fault):
@@ -86,7 +101,7 @@ class Frozen(Fault):
 
     async def heal(self, bookie: Bookie) -> None:
         bookie.thaw()
-        await asyncio.to_thread(bookie.wait_until_serving)
+        await serves_again(bookie)
 
 
 class Restarted(Killed):
@@ -112,7 +127,7 @@ class ReadOnly(Fault):
     async def heal(self, bookie: Bookie) -> None:
         await asyncio.to_thread(bookie.terminate)
         bookie.start_writable()
-        await asyncio.to_thread(bookie.wait_until_serving)
+        await serves_again(bookie)
 
 
 class Full(Fault):
@@ -131,9 +146,8 @@ class Full(Fault):
     async def heal(self, bookie: Bookie) -> None:
         await asyncio.to_thread(bookie.empty_disk)
         bookie.start_writable()
-        await come_true(lambda: _registered(bookie), f"{bookie.name} has room again")
+        await serves_again(bookie)
         await come_true(lambda: _gone(bookie), f"{bookie.name} is no longer read-only")
-        await asyncio.to_thread(bookie.wait_until_serving)
 
 
 class Wiped(Killed):

@@ -30,6 +30,7 @@ ENTRIES = int(os.environ.get("DLOG_READ_ENTRIES", "20000"))
 TAIL_ENTRIES = int(os.environ.get("DLOG_TAIL_ENTRIES", "400"))
 _NUMBERS = struct.Struct(">qqqq")
 
+PASSWORD = b"of the readers' tests"
 Make = Callable[[], BookKeeperLedgerStore]
 
 
@@ -44,7 +45,8 @@ async def make(servers: Cluster) -> AsyncIterator[Make]:
 
     def make_store() -> BookKeeperLedgerStore:
         meta = ZooKeeperMetaStore(servers.zookeeper.hosts)
-        made.append((BookKeeperLedgerStore(meta, ledgers_root=servers.ledgers_root), meta))
+        store = BookKeeperLedgerStore(meta, ledgers_root=servers.ledgers_root, password=PASSWORD)
+        made.append((store, meta))
         return made[-1][0]
 
     yield make_store
@@ -274,12 +276,12 @@ async def test_the_bare_word_of_a_real_bookie_is_no_proof(servers: Cluster, make
     appender, heard = await filled(make(), 3, close=False)
     reader = await make().open(appender.ledger_id)
     assert await reader.last_readable() == 2
-    digest = EntryDigest(DigestType.CRC32C, b"")
+    digest = EntryDigest(DigestType.CRC32C, PASSWORD)
     numbers = _NUMBERS.pack(appender.ledger_id, 90, 1_000, 1 << 20)
     head = numbers + digest._sum(numbers, [b"bad"])
     for bookie in ensemble_of(servers, reader):
         with connected(bookie) as raw:
-            raw.add(head, b"bad", key=master_key(b""))
+            raw.add(head, b"bad", key=master_key(PASSWORD))
     # The poison is also the last entry of each bookie, so only polls and proofs apart from it are
     # left to tell anything.
     assert await reader.wait_past(1, 0) == 2
@@ -321,7 +323,7 @@ async def test_a_fence_wakes_polls_and_metadata_is_looked_at(servers: Cluster, m
         await reader.last_readable()  # the polls have come by now
         assert not looked.is_set()
         with connected(ensemble_of(servers, reader)[0]) as raw:
-            raw.read(appender.ledger_id, 0, fence_key=master_key(b""))
+            raw.read(appender.ledger_id, 0, fence_key=master_key(PASSWORD))
         await looked.wait()
     assert not waiting.done(), "metadata says that it is open"
     waiting.cancel()
@@ -344,4 +346,4 @@ async def test_a_closed_reader_leaves_nothing_behind(make: Make) -> None:
         await other.close()
         await asyncio.gather(waiting, return_exceptions=True)
     assert asyncio.all_tasks() == before
-    assert store._readers == {reader}
+    assert list(store._readers) == [reader]

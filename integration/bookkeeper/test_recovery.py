@@ -41,7 +41,11 @@ async def make() -> AsyncIterator[Make]:
     def make_store(cluster: Cluster, *, timeout_ms: float = 30_000) -> BookKeeperLedgerStore:
         meta = ZooKeeperMetaStore(cluster.zookeeper.hosts)
         store = BookKeeperLedgerStore(
-            meta, ledgers_root=cluster.ledgers_root, recovery_timeout_ms=timeout_ms
+            meta,
+            ledgers_root=cluster.ledgers_root,
+            recovery_timeout_ms=timeout_ms,
+            unsafe_empty_password=True,
+            unsafe_no_digest=True,
         )
         made.append((store, meta))
         return store

@@ -64,7 +64,11 @@ async def make_store(servers: Cluster) -> AsyncIterator[MakeStore]:
             meta = ZooKeeperMetaStore(servers.zookeeper.hosts)
             ending.push_async_callback(meta.close)
             store = BookKeeperLedgerStore(
-                meta, ledgers_root=servers.ledgers_root, password=password
+                meta,
+                ledgers_root=servers.ledgers_root,
+                password=password,
+                unsafe_empty_password=True,  # as Java writes them in most tests
+                unsafe_no_digest=True,
             )
             ending.push_async_callback(store.close)
             return store

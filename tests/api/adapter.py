@@ -16,7 +16,7 @@ from typing import Any
 import dlog
 from dlog.sync.client import Admin, Client
 
-_WRAPPED = (dlog.Writer, dlog.Reader, Client, Admin)
+_WRAPPED = (dlog.Writer, dlog.Reader, dlog.Standby, Client, Admin)
 _END = object()
 
 
@@ -81,8 +81,8 @@ class OnThread:
             return _wrap(found)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name == "batches":
-                return _each(found())
+            if name in ("batches", "read_range"):
+                return _each(found(*args, **kwargs))
             return _Call(on_thread(found, *args, **kwargs))
 
         return call
@@ -153,6 +153,12 @@ class AioApi:
     def open_reader(self, log: str = "log", **options: Any) -> Any:
         return dlog.aio.open_reader(log, **{"url": self.url, **options})
 
+    def open_standby(self, log: str = "log", **options: Any) -> Any:
+        return dlog.aio.open_standby(log, **{"url": self.url, **options})
+
+    def copy_log(self, source: Any, log: str, target: Any, *name: str, **options: Any) -> Any:
+        return dlog.aio.copy_log(source, log, target, *name, **options)
+
     async def read_all(self, log: str = "log", **options: Any) -> list[dlog.Message]:
         async with self.open_reader(log, **options) as reader:
             return await rest_of(reader)
@@ -172,6 +178,14 @@ class SyncApi(AioApi):
 
     def open_reader(self, log: str = "log", **options: Any) -> Any:
         return _Call(on_thread(dlog.open_reader, log, **{"url": self.url, **options}))
+
+    def open_standby(self, log: str = "log", **options: Any) -> Any:
+        return _Call(on_thread(dlog.open_standby, log, **{"url": self.url, **options}))
+
+    def copy_log(self, source: Any, log: str, target: Any, *name: str, **options: Any) -> Any:
+        places = (each.inner if isinstance(each, OnThread) else each for each in (source, target))
+        there, here = places
+        return on_thread(dlog.copy_log, there, log, here, *name, **options)
 
 
 Api = AioApi

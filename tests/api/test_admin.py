@@ -26,6 +26,20 @@ async def test_create_describe_and_list(api: Api) -> None:
         assert await client.admin.list("nothing") == []
 
 
+async def test_examine_says_what_there_is_and_makes_nothing(api: Api) -> None:
+    async with api.connect() as client:
+        before = await client.admin.examine()
+        assert [f.state for f in before if f.check == "logs"] == ["note"]
+        with pytest.raises(dlog.NotFound):
+            await client.open_reader("log")
+        await client.admin.create("log")
+        await client.admin.create("gone")
+        await client.admin.remove("gone")
+        found = {f.check: f for f in await client.admin.examine()}
+        assert (found["logs"].state, found["logs"].told) == ("fine", "1 logs, format 1")
+        assert "bad" not in {f.state for f in found.values()}
+
+
 async def test_describe_counts_what_is_there(api: Api) -> None:
     async with api.connect() as client:
         log = await client.open_writer("log", owner="me")

@@ -90,6 +90,28 @@ def test_dying_within_with_flushes(file_url: str) -> None:
     assert values(file_url) == [b"%d" % number for number in range(1000)]
 
 
+def test_a_thread_opens_a_log_after_the_end_of_the_program(file_url: str) -> None:
+    """What ends before a program waits for its threads, they do without."""
+    code, lines, errors = run(
+        file_url,
+        """
+        import concurrent.futures.thread as pools
+
+        def work():
+            while not pools._shutdown:
+                pass
+            with dlog.open_writer("log", url=URL) as log:
+                log.append_many([b"x" * 1000] * 100)
+            with dlog.open_reader("log", url=URL) as reader:
+                say(len(list(reader)))
+
+        threading.Thread(target=work).start()
+        """,
+    )
+    assert errors == ""
+    assert (code, lines) == (0, ["100"])
+
+
 @pytest.mark.parametrize("daemon", [True, False])
 def test_threads_that_still_work_when_the_program_ends(file_url: str, daemon: bool) -> None:
     """A thread that appends, one that follows, and one that leaves by sys.exit."""

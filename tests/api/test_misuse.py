@@ -133,8 +133,8 @@ async def test_unknown_things_list_the_known_ones(api: Api) -> None:
         await api.open_writer(speed=9)
     with pytest.raises(dlog.ConfigError, match=r"speed.*follow.*read_ahead_bytes"):
         await api.open_reader(speed=9)
-    with pytest.raises(dlog.Unsupported, match=r"file:.*memory:"):
-        api.connect("zk://host/dlog")
+    with pytest.raises(dlog.Unsupported, match=r"file:.*memory:.*zk:"):
+        api.connect("bk://host/dlog")
     async with api.connect() as client:
         with pytest.raises(dlog.ConfigError, match=r"speed.*segment_bytes"):
             await client.admin.create("log", speed=9)

@@ -234,3 +234,48 @@ async def test_a_number_of_messages_that_makes_no_sense(api: Api, count: Any) ->
     async with api.open_writer(), api.open_reader() as reader:
         with pytest.raises(dlog.ConfigError, match="max_messages"):
             await reader.read(count)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_strict_tail_means_the_same_where_there_are_no_strangers(
+    api: Api, wanted: list[dlog.Message], follow: bool
+) -> None:
+    async with api.open_reader(tail="strict", follow=follow) as reader:
+        got: list[dlog.Message] = []
+        while len(got) < len(wanted):
+            got += await reader.read(timeout=20)
+        assert got == wanted
+        assert await reader.tail() == wanted[-1].id
+        if follow:
+            async with api.open_writer() as log:  # a takeover, and a rotation, under its eyes
+                at = [await log.append(b"x")]
+                await log.rotate()
+                at.append(await log.append(b"y"))
+                assert [(await reader.read(1, timeout=20))[0].id for _ in at] == at
+    with pytest.raises(dlog.ConfigError, match="tail is one of normal, strict"):
+        await api.open_reader(tail="stern")
+
+
+async def test_a_reader_that_somebody_closes_before_its_end_does_not_seem_to_be_there(
+    api: Api,
+) -> None:
+    async with api.open_writer() as log:
+        await log.append_many([b"a", b"b"])
+        async with api.open_reader(end=5, follow=True) as reader:
+            assert [message.value for message in await reader.read()] == [b"a", b"b"]
+            waiting = asyncio.ensure_future(reader.read())
+            await asyncio.wait([waiting], timeout=0.05)
+            await reader.close()
+            with pytest.raises(dlog.ReaderClosed):
+                await waiting
+
+
+async def test_a_reader_without_an_end_that_somebody_closes_has_no_more(api: Api) -> None:
+    async with api.open_writer() as log:
+        await log.append(b"a")
+        async with api.open_reader(follow=True) as reader:
+            assert [message.value for message in await reader.read()] == [b"a"]
+            waiting = asyncio.ensure_future(reader.read())
+            await asyncio.wait([waiting], timeout=0.05)
+            await reader.close()
+            assert await waiting == []

@@ -49,13 +49,30 @@ async def test_an_id_starts_at_that_message(api: Api, ids: list[dlog.MessageId])
         assert await api.values(start=ids[seq]) == from_seq(seq), seq
 
 
-async def test_a_seq_starts_there_or_at_the_tail(api: Api, ids: list[dlog.MessageId]) -> None:
+async def test_a_seq_starts_there(api: Api, ids: list[dlog.MessageId]) -> None:
     for seq in (0, 3, 9, 10, 14, 29):
         assert await api.values(start=seq) == from_seq(seq), seq
     for seq in (COUNT, COUNT + 1, 1 << 40):
         assert await api.values(start=seq) == []
         async with api.open_reader(start=seq) as reader:
-            assert reader.position.next_seq == COUNT
+            assert reader.position.next_seq == seq
+
+
+async def test_a_seq_that_is_not_there_yet_is_waited_for(
+    api: Api, ids: list[dlog.MessageId]
+) -> None:
+    """Whoever goes on from a seq gets nothing twice, wherever the tail is seen meanwhile."""
+    async with api.open_reader(start=COUNT + 1, follow=True) as reader:
+        async with api.open_writer() as log:
+            for value in (b"before", b"there", b"behind"):
+                await log.append(value)
+        found: list[dlog.Message] = []
+        while len(found) < 2:
+            found += await reader.read()
+    assert [(each.seq, each.value) for each in found] == [
+        (COUNT + 1, b"there"),
+        (COUNT + 2, b"behind"),
+    ]
 
 
 async def test_an_id_that_never_was_is_not_found(api: Api, ids: list[dlog.MessageId]) -> None:

@@ -193,11 +193,12 @@ async def test_policy_if_dead_takes_over_from_a_client_that_went_away(api: Api) 
 
 
 async def _abandon(engine: Any, api: Api) -> None:
-    """As if its process had died: nothing is flushed, closed or sealed."""
+    """As if its process had died: nothing is flushed, closed or sealed; nobody says farewell."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def abandon() -> None:
+        engine._presence.withdraw = engine._presence._asked.set
         engine.abandon(dlog.WriterClosed("abandoned by a test"))
         loop.call_soon_threadsafe(done.set)
 

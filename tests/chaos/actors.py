@@ -11,15 +11,16 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from dlog import aio
+from dlog import Message, aio
 from dlog.effects import Procedure
 from dlog.errors import DlogError, NotFound
-from dlog.options import LogOptions
+from dlog.options import LogOptions, TailMode
 from dlog.reader.feed import ReaderDriver
 from dlog.reader.segments import SegmentView
 from dlog.testing.history import NONE, Event, Listed, Op, Phase, Recorder, digest_of
 
 LOG = "orders"
+PRODUCER = 7
 SMALL = LogOptions(segment_bytes=4096)  # the smallest there is: rotations happen by themselves
 VALUE_BYTES = 500
 THE_END = "the-end"  # names the message that ends a following reader
@@ -29,9 +30,11 @@ def value_of(name: str, size: int) -> bytes:
     return (name.encode() + b" ") * (size // (len(name) + 1) + 1)
 
 
-def url_of(directory: Path, **parameters: int) -> str:
+def url_of(place: Path | str, **parameters: int) -> str:
+    """Of a directory, or of a cluster whose URL it is."""
     query = "&".join(f"{name}={value}" for name, value in parameters.items())
-    return f"file:{directory}" + (f"?{query}" if query else "")
+    url = f"file:{place}" if isinstance(place, Path) else place
+    return url + (("&" if "?" in url else "?") + query if query else "")
 
 
 class RecordedWriter:
@@ -44,26 +47,38 @@ class RecordedWriter:
         self._stage = stage
         self._number = 0
 
-    async def open(self, *, create: LogOptions = SMALL, **options: Any) -> None:
+    async def open(
+        self, *, create: LogOptions = SMALL, standby: aio.Standby | None = None, **options: Any
+    ) -> None:
         began = Event(op=Op.OPEN, phase=Phase.INVOKE, handle=self.handle)
         recorder = self._stage.recorder
         recorder.note(began)
         try:
-            self.writer = await self._stage.client.open_writer(LOG, create=create, **options)
+            if standby is not None:
+                self.writer = await standby.take_over()
+            else:
+                self.writer = await self._stage.client.open_writer(LOG, create=create, **options)
         except DlogError as error:
             recorder.end(began, error)
             raise
         recorder.note(dataclasses.replace(began, phase=Phase.OK, epoch=self.writer.epoch))
 
-    async def append(self, count: int = 1, *, size: int = VALUE_BYTES, named: str = "") -> None:
+    async def append(
+        self,
+        count: int = 1,
+        *,
+        size: int = VALUE_BYTES,
+        named: str = "",
+        numbered: bool = False,
+    ) -> None:
         """One after the other, each acknowledged before the next; raises the first failure."""
         for _ in range(count):
-            await self.append_together(1, size=size, named=named)
+            await self.append_together(1, size=size, named=named, numbered=numbered)
 
     async def append_together(
-        self, count: int, *, size: int = VALUE_BYTES, named: str = ""
+        self, count: int, *, size: int = VALUE_BYTES, named: str = "", numbered: bool = False
     ) -> None:
-        """All on their way before the first is waited for."""
+        """All on their way before the first is waited for; `numbered` as of a producer."""
         assert self.writer is not None
         sent: list[tuple[Event, Any]] = []
         try:
@@ -71,7 +86,10 @@ class RecordedWriter:
                 began = self._begin(size, named)
                 value = value_of(began.name, size)
                 try:
-                    ticket = await self.writer.submit(value, key=began.name.encode())
+                    producer = (PRODUCER, self._stage.next_number()) if numbered else None
+                    ticket = await self.writer.submit(
+                        value, key=began.name.encode(), producer=producer
+                    )
                 except DlogError as error:
                     self._failed(began, error)
                     break
@@ -121,12 +139,17 @@ class RecordedWriter:
 class Stage:
     """One process's place in a test: a client, and where it writes its history."""
 
-    def __init__(self, directory: Path, history: Path, process: str, **parameters: int) -> None:
-        self.directory = directory
+    def __init__(self, place: Path | str, history: Path, process: str, **parameters: int) -> None:
+        self.place = place
         self.recorder = Recorder(history, process)
-        self.client = aio.connect(url_of(directory, **parameters))
+        self.client = aio.connect(url_of(place, **parameters))
         self._writers: list[RecordedWriter] = []  # held until the client closes what is open
         self._handles = 0
+        self._numbers = 0
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers - 1
 
     def _handle(self) -> str:
         self._handles += 1
@@ -146,13 +169,17 @@ class Stage:
         first_seq: int = 0,
         batches: bool = False,
         until: str | None = None,
-    ) -> list[aio.Message]:
-        """To the tail, or, following, until the message of that name was delivered."""
+        tail: TailMode = "normal",
+        taken: list[Message] | None = None,
+    ) -> list[Message]:
+        """To the tail, or, following, until the message of that name was delivered. What came
+        before a failure is in `taken`, if that was given."""
         handle = handle or self._handle()
         began = Event(op=Op.READ, phase=Phase.INVOKE, handle=handle, seq=first_seq)
         self.recorder.note(began)
-        taken: list[aio.Message] = []
-        async with self.client.open_reader(LOG, start=start, follow=until is not None) as reader:
+        taken = [] if taken is None else taken
+        follow = until is not None
+        async with self.client.open_reader(LOG, start=start, follow=follow, tail=tail) as reader:
             if batches:
                 async for batch in reader.batches():
                     for message in batch.to_pylist():
@@ -170,7 +197,7 @@ class Stage:
         self.recorder.note(dataclasses.replace(began, phase=Phase.OK))
         return taken
 
-    def _deliver(self, handle: str, message: aio.Message) -> None:
+    def _deliver(self, handle: str, message: Message) -> None:
         assert message.key is not None
         self.recorder.note(
             Event(
@@ -188,9 +215,10 @@ class Stage:
     async def look(self) -> tuple[Listed, ...]:
         """What the list shows now, and which of its ledgers are closed, and where."""
         stores = await self.client._stores(False)
-        driver = ReaderDriver(stores)
+        view = SegmentView(LOG, stores.layout)
+        driver = ReaderDriver(stores, view)
         try:
-            segments = await driver.run(_segments(SegmentView(LOG, stores.layout)))
+            segments = await driver.run(_segments(view))
             self.recorder.note(Event(op=Op.LISTED, phase=Phase.OK, segments=segments))
             for segment in segments:
                 try:

@@ -17,7 +17,8 @@ FINAL = "final"
 
 
 class Arena:
-    def __init__(self, place: Path, children: Children, *, data: Path | None = None) -> None:
+    def __init__(self, place: Path, children: Children, *, data: Path | str | None = None) -> None:
+        """`data` is where the log is kept: a directory, or a URL."""
         self.data = data or place / "data"
         self.histories = place / "histories"
         self.histories.mkdir(parents=True)

@@ -12,7 +12,8 @@ from typing import Any
 from dlog.ledger.embedded import committer
 from dlog.ledger.embedded.words import Words
 from dlog.ledger.store import Buffer
-from dlog.meta.log_meta import LogMeta, WriterMark
+from dlog.meta.listed import WriterMark
+from dlog.meta.log_meta import LogMeta
 from dlog.writer.core import WriterCore
 
 BUGS: dict[str, Callable[[], None]] = {}
@@ -31,7 +32,7 @@ def fence_look_skipped() -> None:
 
 @bug
 def claim_without_epoch() -> None:
-    def claimed(meta: LogMeta, writer: WriterMark) -> LogMeta:
+    def claimed(meta: LogMeta, writer: WriterMark, *, copies: str | None = None) -> LogMeta:
         return dataclasses.replace(meta, epoch=max(meta.epoch, 1), writer=writer, hand_over=None)
 
     LogMeta.claimed = claimed  # type: ignore[method-assign]

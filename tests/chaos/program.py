@@ -1,4 +1,4 @@
-"""The programs that are killed and frozen: `python -m tests.chaos.program NAME DIRECTORY HISTORY
+"""The programs that are killed and frozen: `python -m tests.chaos.program NAME PLACE HISTORY
 PROCESS [--crash POINT:SIDE:HIT:WHAT] [--plant BUG] [ARGUMENTS…]`. Each writes its history and says
 `hits …` at its end."""
 
@@ -13,8 +13,9 @@ import random
 import sys
 from pathlib import Path
 
+from dlog import Message
 from dlog.errors import DlogError, Fenced, Timeout, Unavailable
-from dlog.options import LogOptions
+from dlog.options import LogOptions, TailMode
 from dlog.testing.children import CrashPoint, arm, pause
 from tests.chaos import planted
 from tests.chaos.actors import LOG, SMALL, THE_END, VALUE_BYTES, RecordedWriter, Stage
@@ -48,6 +49,47 @@ async def life(stage: Stage) -> None:
     await third.append_together(10)
     await stage.read()
     await third.close()
+
+
+async def numbers(stage: Stage) -> None:
+    """Messages with the numbers of a producer: the first of the log, over a rotation, a hand-over
+    and a takeover."""
+    first = await stage.open_writer()
+    await first.append(1)
+    await first.append(2, numbered=True)
+    await first.rotate()
+    await first.append_together(4, numbered=True)
+    await first.close(hand_over=True)
+    second = await stage.open_writer()
+    await second.append(2, numbered=True)
+    third = await stage.open_writer()
+    await third.append(2, numbered=True)
+    with contextlib.suppress(Fenced):
+        await second.append()
+    await stage.read()
+    await third.close()
+
+
+async def stand(stage: Stage) -> None:
+    """A standby follows two rotations and takes over; another one leaves as it came."""
+    first = await stage.open_writer()
+    await first.append(3)
+    standby = await stage.client.open_standby(LOG, create=SMALL, owner="standby")
+    idle = await stage.client.open_standby(LOG, create=False)
+    for _ in range(2):
+        kept = standby.ledger_id
+        await first.rotate()
+        await first.append(2)
+        while standby.ledger_id == kept or not standby.ready:
+            await pause(0.002)
+    await idle.close()
+    second = await stage.open_writer(standby=standby)
+    await second.append(2)
+    await second.rotate()
+    await second.append(2)
+    await second.close()
+    await standby.close()
+    await stage.read()
 
 
 async def heal(stage: Stage) -> None:
@@ -138,11 +180,31 @@ async def race(stage: Stage, seconds: str) -> None:
     say("raced", opened, acked)
 
 
-async def follow(stage: Stage) -> None:
+async def follow(stage: Stage, tail: TailMode = "normal") -> None:
     """Tails until the message that ends it all."""
     say("following")
-    read = await stage.read(until=THE_END)
+    read = await stage.read(until=THE_END, tail=tail)
     say("read", len(read))
+
+
+async def chase(stage: Stage, tail: TailMode = "normal") -> None:
+    """Tails as `follow` does, where servers go away: whatever ends a reading, another one begins
+    behind what was delivered."""
+    say("chasing")
+    next_seq = begun = 0
+    while True:
+        taken: list[Message] = []
+        begun += 1
+        try:
+            await stage.read(
+                start=next_seq, first_seq=next_seq, until=THE_END, tail=tail, taken=taken
+            )
+            break
+        except (Unavailable, Timeout) as error:
+            say("again", type(error).__name__, error.message)
+            await pause(0.1)
+        next_seq = taken[-1].seq + 1 if taken else next_seq
+    say("read", begun)
 
 
 async def wild(stage: Stage, seed: str, steps: str) -> None:
@@ -203,11 +265,12 @@ async def stall(stage: Stage) -> None:
 async def fill(stage: Stage, when: str, final: str) -> None:
     """The disk fills up; then there is room again, and work goes on. The survey is made here, too:
     nobody else sees this disk."""
-    room = stage.directory / "room"  # given back later
+    assert isinstance(stage.place, Path)
+    room = stage.place / "room"  # given back later
     writer = await stage.open_writer(create=LogOptions() if when == "append" else SMALL)
     await writer.append(3)
     if when != "append":
-        take_all_room(stage.directory / "ballast")
+        take_all_room(stage.place / "ballast")
     try:
         match when:
             case "append":
@@ -235,14 +298,33 @@ def take_all_room(ballast: Path) -> None:
 
 PROGRAMS = {
     program.__name__: program
-    for program in (life, heal, remove, write, idle, opener, race, follow, wild, stall, fill)
+    for program in (
+        life,
+        numbers,
+        stand,
+        heal,
+        remove,
+        write,
+        idle,
+        opener,
+        race,
+        follow,
+        chase,
+        wild,
+        stall,
+        fill,
+    )
 }
+
+
+def _place(text: str) -> Path | str:
+    return text if text.startswith("zk://") else Path(text)
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=PROGRAMS)
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("place", type=_place)
     parser.add_argument("history", type=Path)
     parser.add_argument("process")
     parser.add_argument("--crash", type=CrashPoint.parse)
@@ -253,7 +335,7 @@ async def main() -> None:
     hits = arm(given.crash)
     if given.plant is not None:
         planted.BUGS[given.plant]()
-    stage = Stage(given.directory, given.history, given.process, meta_timeout_ms=given.patience_ms)
+    stage = Stage(given.place, given.history, given.process, meta_timeout_ms=given.patience_ms)
     async with stage:
         await PROGRAMS[given.name](stage, *given.rest)  # type: ignore[operator]
     told = {f"{point}:{side}": count for (point, side), count in sorted(hits.items())}

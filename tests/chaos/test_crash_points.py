@@ -12,7 +12,7 @@ import pytest
 from dlog.errors import NotFound
 from dlog.testing.children import Child, Children, CrashPoint
 from dlog.testing.history import Op, Phase
-from dlog.trace import POINTS
+from dlog.trace import POINTS, STANDBY_POINTS
 from tests.chaos.actors import LOG, open_ledger, recover_as_a_stranger
 from tests.chaos.arena import Arena
 from tests.tidy.source import ROOT
@@ -37,9 +37,12 @@ HITS: dict[str, tuple[int, ...]] = {
     "takeover": (1, 2, 3),
     "heal": (1,),
     "remove": (1,),
+    "producers": (1,),
 }
 FEWER = {  # reached less often than their siblings
+    "producers.tabled": (1, 2, 4),
     "takeover.claimed": (1,),
+    "takeover.counted": (1, 2),
     "takeover.decided": (1,),
     "takeover.recovered": (1,),
     "ledger.fenced": (1,),
@@ -66,7 +69,8 @@ CASES = [
 ]
 OF_REMOVE = [crash for crash in CASES if crash.point.startswith("remove.")]
 OF_HEAL = [crash for crash in CASES if crash.point.startswith("heal.")]
-OF_LIFE = [crash for crash in CASES if crash not in OF_REMOVE + OF_HEAL]
+OF_NUMBERS = [c for c in CASES if c.point.startswith(("producers.", "takeover.counted"))]
+OF_LIFE = [crash for crash in CASES if crash not in OF_REMOVE + OF_HEAL + OF_NUMBERS]
 
 
 async def as_a_stranger_would(arena: Arena, child: Child) -> None:
@@ -79,6 +83,13 @@ async def as_a_stranger_would(arena: Arena, child: Child) -> None:
 @pytest.mark.parametrize("crash", OF_LIFE, ids=str)
 async def test_killed_in_the_life_of_a_log(arena: Arena, crash: CrashPoint) -> None:
     child = arena.start("life", crash=crash)
+    assert child.wait_end() == -signal.SIGKILL, f"{crash} was not reached: {child.lines}"
+    await arena.survey()
+
+
+@pytest.mark.parametrize("crash", OF_NUMBERS, ids=str)
+async def test_killed_in_the_life_of_numbers(arena: Arena, crash: CrashPoint) -> None:
+    child = arena.start("numbers", crash=crash)
     assert child.wait_end() == -signal.SIGKILL, f"{crash} was not reached: {child.lines}"
     await arena.survey()
 
@@ -124,10 +135,37 @@ async def test_killed_while_removing(arena: Arena, crash: CrashPoint) -> None:
     assert story.log[0].epoch > max(event.epoch for event in removed)
 
 
+OF_STANDING = [
+    CrashPoint(point, side, hit)
+    for point in [
+        *sorted(STANDBY_POINTS),
+        "takeover.claimed",
+        "takeover.committed",
+        "takeover.seam",
+    ]
+    for side in SIDES
+    for hit in ((2,) if point in ("takeover.committed", "takeover.seam") else (1,))
+]
+
+
+@pytest.mark.parametrize("crash", OF_STANDING, ids=str)
+async def test_killed_while_standing_by(arena: Arena, crash: CrashPoint) -> None:
+    """Its ledger is an orphan that nobody meets; what was written is there, by whomever."""
+    child = arena.start("stand", crash=crash)
+    assert child.wait_end() == -signal.SIGKILL, f"{crash} was not reached: {child.lines}"
+    await arena.survey()
+
+
+async def test_a_standby_lives_through_rotations(arena: Arena) -> None:
+    arena.start("stand").wait_success()
+    story = await arena.survey()
+    assert all(append.is_acked for append in story.appends.values())
+
+
 async def test_every_crash_point_is_reached(tmp_path: Path) -> None:
     """A point that no program reaches proves nothing; one that is not killed at, neither."""
     counts: dict[str, int] = dict.fromkeys((f"{p}:{s}" for p in POINTS for s in SIDES), 0)
-    for program in ("life", "heal", "remove"):
+    for program in ("life", "numbers", "heal", "remove"):
         (tmp_path / program).mkdir()
         with Children(tmp_path, python_path=ROOT) as children:
             arena = Arena(tmp_path / program, children)

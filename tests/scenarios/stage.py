@@ -3,20 +3,24 @@ trouble. The oracle of the simulator watches all the while."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from dlog.ids import MessageId
 from dlog.ledger.store import ClosedLedger
-from dlog.meta.log_meta import LogMeta, Segment
+from dlog.meta.listed import Segment
+from dlog.meta.log_meta import LogMeta
+from dlog.options import TailMode
 from dlog.reader.places import EARLIEST, Start
-from tests.sim.history import settings
-from tests.sim.ledgers import SimLedger, SimLedgers
-from tests.sim.metadata import SimMeta
-from tests.sim.oracle import LAYOUT, NAME, Oracle
-from tests.sim.readers import SimReader
-from tests.sim.world import Weather, new_world
-from tests.sim.writers import SimWriter
+from dlog.testing.sim.abstract_ledgers import AbstractLedger, AbstractLedgers
+from dlog.testing.sim.log_life import DAY_US, SimCollector, SimTruncator
+from dlog.testing.sim.log_oracle import LAYOUT, NAME
+from dlog.testing.sim.log_readers import SimReader
+from dlog.testing.sim.log_swarm import LogWeather
+from dlog.testing.sim.log_world import abstract_scene, settings
+from dlog.testing.sim.log_writers import SimWriter
+from dlog.testing.sim.tape import of_seed
+from dlog.testing.sim.world import World
+from dlog.writer.rotation import Ending
 
 __all__ = ["LAYOUT", "NAME", "Stage"]
 TURN_MS = 500.0  # long enough for everything that can happen by itself
@@ -24,20 +28,21 @@ TURN_MS = 500.0  # long enough for everything that can happen by itself
 
 class Stage:
     def __init__(self, seed: int = 0, **weather: Any) -> None:
-        fine = {field.name: field.default for field in dataclasses.fields(Weather)}
-        self.world = new_world(seed, noted=True, **{**fine, **weather})
-        self.meta = SimMeta(self.world)
-        self.ledgers = SimLedgers(self.world)
-        self.oracle = Oracle(self.world, self.meta, self.ledgers)
+        self.weather = LogWeather().fixed(**weather)
+        self.world = World(of_seed(seed), told=True)
+        self.scene = abstract_scene(self.world, self.weather)
+        self.meta = self.scene.meta
+        self.ledgers: AbstractLedgers = self.scene.ledgers
+        self.oracle = self.scene.oracle
 
     # --- time
 
     def go_on(self, ms: float = TURN_MS) -> None:
-        with settings(self.world):
+        with settings(self.world, self.weather):
             self.world.run(until_ms=self.world.now_ms + ms)
 
     def until(self, fact: Any) -> None:
-        with settings(self.world):
+        with settings(self.world, self.weather):
             self.world.run(until_ms=self.world.now_ms + 60_000, done=fact)
         assert fact(), "it did not happen within a minute"
 
@@ -45,7 +50,7 @@ class Stage:
 
     def writer(self, name: str, *, policy: str = "always") -> SimWriter:
         """Opening; `opened` waits for it."""
-        writer = SimWriter(self.world, self.meta, self.ledgers, self.oracle, name)
+        writer = SimWriter(self.scene, name)
         writer.open(policy=policy)
         return writer
 
@@ -55,10 +60,31 @@ class Stage:
         assert writer.handle is not None, writer.error
         return writer
 
-    def reader(self, name: str = "r", start: Start = EARLIEST, *, follow: bool = True) -> SimReader:
-        reader = SimReader(self.world, self.meta, self.ledgers, self.oracle, name, follow=follow)
+    def reader(
+        self,
+        name: str = "r",
+        start: Start = EARLIEST,
+        *,
+        follow: bool = True,
+        tail: TailMode = "normal",
+    ) -> SimReader:
+        reader = SimReader(self.scene, name, follow=follow, tail=tail)
         reader.begin(start)
         return reader
+
+    def truncate(self, before: Start, *, force: bool = False) -> SimTruncator:
+        truncator = SimTruncator(self.scene, "t", force=force)
+        truncator.truncate(before)
+        return truncator
+
+    def collect(self) -> None:
+        """Behind every grace."""
+        collector = SimCollector(self.scene, "c", ahead_us=DAY_US)
+        collector.collect()
+        self.until(lambda: collector.is_done)
+
+    def terminate(self, writer: SimWriter) -> None:
+        writer.close(Ending.TERMINATE)
 
     def read(self) -> list[bytes | None]:
         """All that a reader finds from the head on, in a log whose every segment is sealed."""
@@ -75,13 +101,19 @@ class Stage:
         assert self.oracle.now is not None
         return self.oracle.now
 
-    def ledger(self, segment: Segment) -> SimLedger:
+    def ledger(self, segment: Segment) -> AbstractLedger:
         return self.ledgers.ledgers[segment.ledger_id]
 
-    def newest(self) -> SimLedger:
+    def newest(self) -> AbstractLedger:
         return self.ledger(self.log.segments[-1])
 
-    def close_by_a_stranger(self, ledger: SimLedger, last_entry: int | None = None) -> None:
+    def show_by_a_stranger(self, ledger: AbstractLedger) -> None:
+        """A recovery that is under way: what it writes back carries a LAC that rises."""
+        self.ledgers.fence(ledger)
+        ledger.published = len(ledger.stored) - 1
+        self.ledgers.wake(ledger.id)
+
+    def close_by_a_stranger(self, ledger: AbstractLedger, last_entry: int | None = None) -> None:
         """A recovery that nobody of ours asked for."""
         ledger.fenced = True
         end = len(ledger.stored) - 1 if last_entry is None else last_entry

@@ -4,74 +4,13 @@ confirmed is on enough bookies that metadata names."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from dlog.errors import Fenced
 from dlog.ledger.bookkeeper.core.changes import replaced
 from dlog.ledger.bookkeeper.core.slots import State
+from dlog.ledger.store import ClosedLedger
 from dlog.wire.ledger_metadata import LedgerState
-from tests.sim.bookie_history import hear_again
-from tests.sim.bookies import LEDGER_ID, BookieWeather, SimBookie, SimRecoverer, new_bookie_world
-
-PATIENCE_MS = 60_000.0
-
-
-class Scene:
-    """One ledger on bookies, three of them its ensemble."""
-
-    def __init__(self, *, spares: int = 2, birth: bool = False, **weather: Any) -> None:
-        fine = {field.name: field.default for field in dataclasses.fields(BookieWeather)}
-        weather = {**fine, "spares": spares, "birth": birth, "publishing": 0.0, **weather}
-        self.world = new_bookie_world(1, noted=True, **weather)
-        self.appender = self.world.appender
-        self.core = self.appender.core
-        self.until(lambda: all(slot.counts for slot in self.core.slots))
-        if birth:
-            self.core.begin_birth()
-            self.put(1)
-            self.until(lambda: self.core.is_born)
-
-    @property
-    def confirmed(self) -> int:
-        return self.core.last_confirmed
-
-    @property
-    def ensemble(self) -> tuple[str, ...]:
-        return self.world.nodes.metadata.fragments[-1].ensemble
-
-    def named(self, place: int) -> SimBookie:
-        return self.world.bookies[self.ensemble[place]]
-
-    def put(self, count: int) -> None:
-        self.appender.put(count)
-
-    def go_on(self, ms: float) -> None:
-        self.world.run(until_ms=self.world.now_ms + ms)
-
-    def until(self, fact: Callable[[], bool]) -> None:
-        self.world.run(until_ms=self.world.now_ms + PATIENCE_MS, done=fact)
-        assert fact(), "it did not happen within a minute"
-
-    def all_is_confirmed(self) -> None:
-        self.until(lambda: self.confirmed == self.core.outbox.end - 1)
-        self.until(lambda: not self.core.is_busy)
-        self.world.oracle.at_the_end()
-
-    def kill(self, bookie: SimBookie, *, again_after_ms: float | None = None) -> None:
-        bookie.kill()
-        if again_after_ms is not None:
-            self.world.after(again_after_ms, lambda: setattr(bookie, "is_up", True))
-
-    def recover(self) -> SimRecoverer:
-        return SimRecoverer(self.world, self.world.bookies, self.world.nodes)
-
-    def fenced(self) -> None:
-        self.until(lambda: self.core.failure is not None)
-        assert isinstance(self.core.failure, Fenced)
+from tests.scenarios.ledger_scene import Scene
 
 
 def test_ack_before_metadata() -> None:
@@ -80,22 +19,22 @@ def test_ack_before_metadata() -> None:
     scene = Scene()
     scene.put(3)
     scene.all_is_confirmed()
-    scene.world.sky.meta_slow = 2_000.0
+    scene.slow_metadata(2_000.0)
     scene.kill(scene.named(0))
     scene.until(lambda: scene.core.places.change is not None)
     scene.put(5)
     scene.go_on(50.0)
     assert (scene.confirmed, scene.core.places.change is None) == (7, False)
     other = scene.named(1)
-    other.is_deaf = True
+    other.stop()
     scene.put(5)
     scene.go_on(100.0)
     assert scene.confirmed == 7, "one that stays, and the new one that nobody named yet"
     scene.until(lambda: scene.core.places.change is None)
-    hear_again(other)
-    scene.world.sky.meta_slow = 1.0
+    other.go_on()
+    scene.slow_metadata(0.3)
     scene.all_is_confirmed()
-    assert [fragment.first_entry_id for fragment in scene.world.nodes.metadata.fragments][1] == 3
+    assert [fragment.first_entry_id for fragment in scene.metadata.fragments][1] == 3
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
@@ -106,85 +45,85 @@ def test_a_slow_metadata_store_stops_nobody(is_stored: bool) -> None:
     scene = Scene(window_entries=4, spares=1)
     scene.put(3)
     scene.all_is_confirmed()
-    scene.world.sky.meta_slow = 1e9
+    scene.slow_metadata(1e9)
     scene.kill(scene.named(0))
     scene.until(lambda: scene.core.places.change is not None)
     scene.put(30)
     scene.go_on(2_000.0)
     assert (scene.confirmed, scene.core.places.change is None) == (32, False)
-    nodes, change = scene.world.nodes, scene.core.places.change
+    nodes, change = scene.nodes, scene.core.places.change
     assert change is not None
     if is_stored:
         lost = scene.named(0)
         stored = replaced(
-            nodes.metadata,
-            ledger_id=LEDGER_ID,
+            scene.metadata,
+            ledger_id=scene.ledger_id,
             first_entry=change.first_entry,
             places=change.places,
         )
         assert stored is not None
-        nodes.put(stored)
-        assert (scene.named(0) is lost, scene.named(0).entries) == (False, {})
+        nodes.put(scene.ledger_id, stored)
+        assert (scene.named(0) is lost, scene.entries(scene.named(0))) == (False, {})
         scene.kill(scene.named(1))
-    scene.world.sky.meta_slow = 1.0
+    scene.slow_metadata(0.3)
     scene.recover()
-    scene.until(lambda: nodes.metadata.state is LedgerState.CLOSED)
-    assert (nodes.metadata.last_entry_id, scene.confirmed) == (32, 32)
+    scene.until(lambda: scene.metadata.state is LedgerState.CLOSED)
+    assert (scene.metadata.last_entry_id, scene.confirmed) == (32, 32)
 
 
 def test_fragment_start_after_pipeline() -> None:
     """The new fragment began behind what was sent, while adds completed on the old set."""
-    scene = Scene(latency_ms=5.0)
+    scene = Scene(travel_ms=5.0, window_entries=8)
     scene.put(40)
-    scene.go_on(8.0)
+    scene.until(lambda: scene.confirmed >= 0)
     confirmed = scene.confirmed
     assert 0 <= confirmed < 39, "in the middle of it"
     scene.kill(scene.named(2))
     scene.all_is_confirmed()
-    first, last = scene.world.nodes.metadata.fragments
+    first, last = scene.metadata.fragments
     assert first.first_entry_id == 0
     assert confirmed < last.first_entry_id <= 39
     successor = scene.named(2)
-    assert sorted(successor.entries) == list(range(last.first_entry_id, 40))
+    assert sorted(scene.entries(successor)) == list(range(last.first_entry_id, 40))
 
 
 def test_double_ensemble_change() -> None:
     """Two changes in a row: data went to some, metadata named others."""
-    scene = Scene(spares=3, latency_ms=3.0)
+    scene = Scene(spares=3, travel_ms=3.0)
     scene.put(10)
     scene.all_is_confirmed()
-    scene.world.sky.meta_slow = 300.0
+    scene.slow_metadata(300.0)
     lost = [scene.named(0), scene.named(1)]
     scene.kill(lost[0])
     scene.put(10)
     scene.until(lambda: scene.core.places.change is not None)
     scene.kill(lost[1])
     candidate = next(slot for slot in scene.core.slots if slot.state is State.NAMING)
-    scene.kill(scene.world.bookies[candidate.bookie_id])
+    scene.kill(scene.bookies.servers[candidate.bookie_id])
     scene.put(10)
     scene.all_is_confirmed()
-    assert not {bookie.bookie_id for bookie in lost} & set(scene.ensemble)
+    assert not {server.bookie_id for server in lost} & set(scene.ensemble)
     assert candidate.bookie_id not in scene.ensemble
     for place in range(3):
-        assert set(range(20, 30)) <= scene.named(place).entries.keys()
+        assert set(range(20, 30)) <= scene.entries(scene.named(place)).keys()
 
 
 def test_completion_revoked() -> None:
     """An entry was complete, then one of those that counted was replaced."""
     scene = Scene()
-    scene.named(2).is_deaf = True
+    scene.named(2).stop()
     scene.put(3)
     scene.until(lambda: scene.confirmed == 2)
     slow = scene.named(1)
-    slow.is_deaf = True
+    slow.stop()
     scene.put(3)
     scene.go_on(20.0)
     scene.kill(scene.named(0))
-    hear_again(slow)
+    slow.go_on()
     scene.go_on(30.0)
     scene.all_is_confirmed()
     for entry_id in range(3, 6):
-        assert len(scene.world.oracle.holders(entry_id)) >= 2
+        assert len(scene.oracle.holders(scene.ledger_id, scene.metadata, entry_id)) >= 2
 
 
 @pytest.mark.parametrize("birth", [False, True])
@@ -194,32 +133,32 @@ def test_fence_forgotten(birth: bool) -> None:
     scene = Scene(spares=0, birth=birth)
     born = scene.confirmed
     # The zombie sleeps through all of it.
-    scene.appender.frozen_until_ms = scene.world.now_ms + 5_000.0
-    recoverer = scene.recover()
-    scene.until(lambda: recoverer.is_done)
+    scene.process.freeze(5_000.0)
+    scene.recovered()
     for place in range(3):
         scene.kill(scene.named(place), again_after_ms=10.0)
-        assert scene.named(place).is_fenced == birth
+        assert scene.is_fenced(scene.named(place)) == birth
+    scene.slow_metadata(3_000.0)
     scene.go_on(6_000.0)
     if not scene.core.is_over:
-        scene.put(3)
+        scene.put(3)  # before it has seen metadata, that is
     scene.fenced()
-    assert scene.confirmed == born == scene.world.nodes.metadata.last_entry_id
+    assert scene.confirmed == born == scene.metadata.last_entry_id
 
 
 def test_bookie_reborn_same_address() -> None:
     """Its disks are gone, its fence with them; under the same id it takes what it is given."""
     scene = Scene(spares=0, birth=True)
-    scene.appender.frozen_until_ms = scene.world.now_ms + 5_000.0
-    recoverer = scene.recover()
-    scene.until(lambda: recoverer.is_done)
+    scene.process.freeze(5_000.0)
+    scene.recovered()
     for place in range(3):
         bookie = scene.named(place)
-        scene.kill(bookie, again_after_ms=10.0)
-        bookie.is_fenced = bookie.keeps_fence = False
+        bookie.lose_disks(is_noticed=False, last_ledger=scene.ledger_id)
+        scene.world.after(10.0, bookie.start)
+    scene.slow_metadata(3_000.0)
     scene.go_on(6_000.0)
     if not scene.core.is_over:
-        scene.put(3)
+        scene.put(3)  # before it has seen metadata, that is
     scene.fenced()
     assert scene.confirmed == 0
 
@@ -231,25 +170,24 @@ def test_a_fence_during_a_change() -> None:
         scene.put(10)
         scene.kill(scene.named(0))
         scene.go_on(delay_ms)
-        recoverer = scene.recover()
-        scene.until(lambda recoverer=recoverer: recoverer.is_done)
+        scene.recovered()
         scene.put(5)
         scene.fenced()
-        metadata = scene.world.nodes.metadata
+        metadata = scene.metadata
         assert metadata.state is LedgerState.CLOSED
         assert scene.confirmed <= metadata.last_entry_id
 
 
 def test_stuck_adds() -> None:
     """After two changes some callbacks never came."""
-    scene = Scene(spares=3, latency_ms=3.0, window_entries=8)
+    scene = Scene(spares=3, travel_ms=3.0, window_entries=8)
     scene.put(60)
     scene.go_on(5.0)
     scene.kill(scene.named(0))
     scene.go_on(4.0)
     scene.kill(scene.named(1), again_after_ms=50.0)
     scene.go_on(4.0)
-    scene.named(2).is_deaf = True
+    scene.named(2).stop()
     scene.all_is_confirmed()
     assert scene.confirmed == 59
 
@@ -263,46 +201,47 @@ def test_close_after_failed_add() -> None:
         scene.kill(scene.named(place))
     scene.put(4)
     scene.go_on(100.0)
-    assert 4 in scene.named(2).entries
-    scene.appender.close()
+    assert 4 in scene.entries(scene.named(2))
+    scene.appender.close(lambda closed, error: None)
     scene.until(lambda: scene.appender.closed is not None)
-    metadata = scene.world.nodes.metadata
-    assert (metadata.last_entry_id, metadata.length_bytes) == scene.appender.closed
+    metadata = scene.metadata
+    end = ClosedLedger(metadata.last_entry_id, metadata.length_bytes)
+    assert end == scene.appender.closed
     assert metadata.last_entry_id == 3 == scene.confirmed
 
 
 def test_entry_zero_is_falsy() -> None:
-    scene = Scene(publishing=1.0)
+    scene = Scene(publishes=True)
     scene.put(1)
     scene.until(lambda: scene.core.last_published == 0)
     scene.kill(scene.named(0))
     scene.put(1)
     scene.all_is_confirmed()
-    assert scene.world.nodes.metadata.fragments[-1].first_entry_id in (1, 2)
+    assert scene.metadata.fragments[-1].first_entry_id in (1, 2)
     fresh = Scene()
     fresh.kill(fresh.named(1))
     fresh.put(1)
     fresh.all_is_confirmed()
-    assert [each.first_entry_id for each in fresh.world.nodes.metadata.fragments] in ([0], [0, 1])
+    assert [each.first_entry_id for each in fresh.metadata.fragments] in ([0], [0, 1])
 
 
 def test_a_storm_of_refusals() -> None:
     """Bookies that take two of three entries, at most: pressure, no loss, no hole."""
-    scene = Scene(busy=0.5, latency_ms=2.0)
+    scene = Scene(busy=0.5, travel_ms=2.0)
     for _ in range(5):
         scene.put(60)
         scene.go_on(100.0)
     scene.all_is_confirmed()
-    assert len(scene.world.nodes.metadata.fragments) == 1, "nobody was replaced for being busy"
+    assert len(scene.metadata.fragments) == 1, "nobody was replaced for being busy"
     for place in range(3):
-        assert sorted(scene.named(place).entries) == list(range(300))
+        assert sorted(scene.entries(scene.named(place))) == list(range(300))
 
 
 def test_a_frozen_bookie_is_replaced_within_a_second() -> None:
     scene = Scene(window_entries=4)
     scene.put(1)
     scene.all_is_confirmed()
-    scene.named(1).is_deaf = True
+    scene.named(1).stop()
     began_ms = scene.world.now_ms
     scene.put(20)
     scene.all_is_confirmed()
@@ -325,20 +264,20 @@ def test_a_frozen_appender_blames_nobody() -> None:
     scene = Scene(window_entries=4)
     scene.put(20)
     scene.go_on(2.0)
-    scene.appender.frozen_until_ms = scene.world.now_ms + 30_000.0
+    scene.process.freeze(30_000.0)
     scene.go_on(31_000.0)
     scene.all_is_confirmed()
-    assert len(scene.world.nodes.metadata.fragments) == 1
+    assert len(scene.metadata.fragments) == 1
 
 
 def test_what_was_published_stays_published() -> None:
     """A reader that asks enough bookies sees it, also while one is being replaced: the oracle looks
     at every change of metadata."""
-    scene = Scene(spares=3, publishing=1.0)
+    scene = Scene(spares=3, publishes=True)
     for round_number in range(4):
         scene.put(5)
         scene.until(lambda: scene.core.last_published == scene.core.outbox.end - 1)
         scene.kill(scene.named(round_number % 3), again_after_ms=500.0)
         scene.go_on(50.0)
     scene.all_is_confirmed()
-    assert len(scene.world.nodes.metadata.fragments) > 2
+    assert len(scene.metadata.fragments) > 2

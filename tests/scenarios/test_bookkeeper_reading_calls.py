@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import Corrupt, NotFound, ReaderClosed, Unavailable
+from dlog.errors import ConfigError, Corrupt, NotFound, ReaderClosed, Unavailable
+from dlog.ledger.bookkeeper.ledger_nodes import StoredLedger
 from dlog.ledger.bookkeeper.tail_watch import LAC_TIMEOUT_MS, LOOK_AGAIN_MS, METADATA_GRACE_S
 from dlog.meta.store import Watch
 from tests.scenarios.test_bookkeeper_reading import ANY_BYTES, AT_ONCE_S, act, read_all, timed
 from tests.sim.reading_world import LEDGER, Weather, World
+from tests.sim.virtual_loop import pass_time
 
 
 def test_a_crash_under_many_reads_is_one_crash() -> None:
@@ -57,6 +59,21 @@ def test_a_read_that_failed_waits_little_for_metadata(hangs: bool) -> None:
                 caught = raised.type
         assert not reader.metadata_away
         assert hangs or world.loop.time() < LOOK_AGAIN_MS / 1000, "not only by the way"
+
+    act(scene)
+
+
+def test_what_only_metadata_could_allow_waits_for_it() -> None:
+    """A log's list may know of an end that the bookies asked have not heard of."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        with pytest.raises(ConfigError, match="not readable"):
+            await reader.read(0, 3, bytes_max=ANY_BYTES)
+        world.nodes.away = True
+        with pytest.raises(Unavailable, match="only metadata can tell"):
+            await reader.read(0, 3, bytes_max=ANY_BYTES)
 
     act(scene)
 
@@ -130,6 +147,35 @@ def test_a_question_that_metadata_answered_is_not_left_behind() -> None:
         if reader._tail._tasks:
             await asyncio.wait(reader._tail._tasks)
         assert world.loop.time() < AT_ONCE_S
+
+    act(scene)
+
+
+def test_metadata_that_comes_back_says_whom_to_ask() -> None:
+    """It was away when the question was put, and names other bookies before the old ones have
+    answered: what those say is older than the question."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        world.nodes.away = True
+        assert await reader.last_readable() == 2
+        was_away = reader.metadata_away
+        assert was_away
+        named = {bookie.bookie_id for bookie in world.ensemble}
+        spares = [each for each in world.bookies if each not in named]
+        for place, spare in enumerate(spares[:2]):
+            await world.change_ensemble(place, spare)
+        world.fill(2)
+        world.ensemble[2].hangs = True  # the one that stands in both
+
+        async def soon(ledger_id: int) -> StoredLedger:
+            await pass_time(0.0001)
+            return world.nodes.stored
+
+        world.nodes.read_fresh = soon  # type: ignore[method-assign]
+        assert await reader.last_readable() == 4
+        assert not reader.metadata_away
 
     act(scene)
 

@@ -8,11 +8,23 @@ from typing import Any
 
 import pytest
 
+from dlog.effects import LastReadable
 from dlog.errors import Unavailable
-from dlog.ledger.bookkeeper.core.recovery import ChangeLedger, FindEnd, ReadLedger, recover
+from dlog.ledger import store as ledgers
+from dlog.ledger.bookkeeper.core.recovery import (
+    ChangeLedger,
+    FenceAhead,
+    FindEnd,
+    ReadLedger,
+    recover,
+)
 from dlog.ledger.bookkeeper.core.recovery_requests import Add, Ask, Request
 from dlog.ledger.bookkeeper.core.tail_recovery import FoundEnd, TailRecovery
 from dlog.ledger.store import ClosedLedger
+from dlog.options import TailMode
+from dlog.reader.horizon import Horizon
+from dlog.testing.sim.planted import planted
+from dlog.testing.sim.planted.ledger import PLANTS
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v2 import Flag
 from dlog.wire.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -229,6 +241,43 @@ def test_a_dead_recovery_takes_nothing_back_from_readers() -> None:
     assert play.end().last_entry == 2 >= delivered
 
 
+@pytest.mark.parametrize(("tail", "delivers"), [("normal", 3), ("strict", 2)])
+def test_a_dead_recovery_by_the_stock_client_fools_a_normal_tail_only(
+    tail: TailMode, delivers: int
+) -> None:
+    """H2 again, by a recovery whose write-backs carry a LAC that rises: entry 3 is shown, and 2 is
+    the end."""
+    confirmed = [packet(entry_id) for entry_id in range(3)]
+    play = Play(
+        a=Bookie(*confirmed),
+        b=Bookie(*confirmed, packet(3), packet(4, 2)),
+        c=Bookie(*confirmed),
+        d=Bookie(),
+    )
+    horizon = Horizon(tail)
+    horizon.waits_for_recoveries = False
+    assert _may_deliver(horizon, play.tail(), ledgers.LedgerState.OPEN) == 2
+    play.bookies["a"].refuses = play.bookies["c"].refuses = Answer.IO_FAILED
+    with planted(PLANTS["lac_on_recovery_adds"]):
+        play.begin()  # marks the ledger first, and dies before it closes
+    assert play.tail() == 3
+    assert _may_deliver(horizon, play.tail(), ledgers.LedgerState.IN_RECOVERY) == delivers
+    play.bookies["a"].refuses = play.bookies["c"].refuses = None
+    play.bookies["b"].is_silent = True
+    assert play.end().last_entry == 2
+
+
+def _may_deliver(horizon: Horizon, shown: int, state: ledgers.LedgerState) -> int:
+    asking = horizon.last_entry(LEDGER_ID)
+    effect = next(asking)
+    try:
+        while True:
+            look = ledgers.LedgerInfo(LEDGER_ID, state, None, ledgers.LedgerSpec())
+            effect = asking.send(shown if isinstance(effect, LastReadable) else look)
+    except StopIteration as stop:
+        return int(stop.value)
+
+
 def test_recovery_flag_lost_on_resend() -> None:
     """4163. Two bookies are too busy at first."""
     play = Play(a=Bookie(packet(0), packet(1, -1)), b=Bookie(), c=Bookie())
@@ -303,6 +352,8 @@ def test_the_first_close_is_the_end() -> None:
             step = procedure.send(answer)
             if isinstance(step, ReadLedger):
                 answer = node[0]
+            elif isinstance(step, FenceAhead):
+                answer = None
             elif isinstance(step, FindEnd):
                 play.stored = step.metadata
                 answer = play.end()

@@ -14,7 +14,7 @@ def rotated(stage: Stage, name: str = "w") -> None:
 
 def test_appends_go_on_over_a_rotation_and_nothing_is_lost() -> None:
     """DL-09, DL-11, DL-28."""
-    stage = Stage(store_ms=3.0)
+    stage = Stage(ledger_store_ms=3.0)
     writer = stage.opened("w")
     for _ in range(3):
         writer.submit(2)
@@ -45,11 +45,11 @@ def test_acks_of_the_new_ledger_wait_until_the_old_one_is_closed() -> None:
     new = stage.newest()
     assert new.committed == 2, "the new message is durable"
     assert stage.outcomes(writer) == ["pending", "pending"]
-    stage.world.weather.close_fails = 1.0
+    stage.weather.ledgers.close_fails = 1.0
     old.held = False
     stage.until(lambda: stage.outcomes(writer)[0] == "acked")
     assert (old.closed is None) <= (stage.outcomes(writer)[1] == "pending")
-    stage.world.weather.close_fails = 0.0
+    stage.weather.ledgers.close_fails = 0.0
     stage.until(lambda: stage.outcomes(writer) == ["acked", "acked"])
     assert old.closed is not None
 
@@ -77,7 +77,7 @@ def test_a_ledger_at_or_below_the_floor_is_never_listed() -> None:
     writer.ask_rotation()
     stage.go_on()
     floor = stage.log.ledger_floor
-    stage.world.weather.ids_go_back = 0.7
+    stage.weather.ledgers.ids_go_back = 0.7
     writer.submit(1)
     writer.ask_rotation()
     stage.until(lambda: stage.log.ledger_floor > floor)
@@ -93,11 +93,11 @@ def test_an_unknown_listing_is_looked_for_and_sent_again() -> None:
     writer = stage.opened("w")
     writer.submit(1)
     stage.go_on()
-    stage.world.weather.meta_request_lost = 0.8
-    stage.world.weather.meta_reply_lost = 0.8
+    stage.weather.meta.request_lost = 0.8
+    stage.weather.meta.reply_lost = 0.8
     writer.ask_rotation()
     stage.go_on(5_000)
-    stage.world.weather.meta_request_lost = stage.world.weather.meta_reply_lost = 0.0
+    stage.weather.meta.request_lost = stage.weather.meta.reply_lost = 0.0
     rotated(stage)
     writer.submit(1)
     writer.close()
@@ -109,7 +109,7 @@ def test_no_switch_while_the_metadata_store_is_away() -> None:
     """DL-35, §2.3: "only while the metadata store answers †". Appends go on in the old ledger."""
     stage = Stage()
     writer = stage.opened("w")
-    stage.meta._down = True
+    stage.meta.is_away = True
     writer.submit(1)
     writer.ask_rotation()
     stage.go_on(2_000)
@@ -117,13 +117,13 @@ def test_no_switch_while_the_metadata_store_is_away() -> None:
     stage.go_on()
     assert stage.outcomes(writer) == ["acked", "acked"]
     assert len({message_id.ledger_id for message_id in stage.acked(writer)}) == 1
-    stage.meta._down = False
+    stage.meta.is_away = False
     rotated(stage)
 
 
 def test_a_ledger_closed_by_a_stranger_is_replaced_and_nothing_is_lost() -> None:
     """Rule: "A ledger that cannot go on … rebuild the rest in the successor with the same seqs"."""
-    stage = Stage(store_ms=20.0)
+    stage = Stage(ledger_store_ms=20.0)
     writer = stage.opened("w")
     for _ in range(4):
         writer.submit(1)
@@ -188,7 +188,7 @@ def test_a_seam_that_names_more_than_was_kept_ends_the_handle() -> None:
     stage.go_on(20)
     old = stage.ledger(stage.log.segments[0])
     stage.close_by_a_stranger(old, old.committed)
-    writer.appenders[old.id].publish()
+    writer.ledgers.publish(old.id)
     stage.until(lambda: writer.core is not None and writer.core.state is WriterState.DEAD)
     assert writer.core is not None
     assert writer.core.error is not None
@@ -199,7 +199,7 @@ def test_a_seam_that_names_more_than_was_kept_ends_the_handle() -> None:
 def test_an_idle_old_ledger_is_published_though_the_pipe_is_not_idle() -> None:
     """Rule: "the explicit LAC is sent when *that ledger* is idle, not when the whole pipe is (a
     deadlock otherwise †)"."""
-    stage = Stage(store_ms=2.0)
+    stage = Stage(ledger_store_ms=2.0)
     writer = stage.opened("w")
     writer.submit(1)
     writer.ask_rotation()

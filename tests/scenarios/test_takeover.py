@@ -7,6 +7,7 @@ import pytest
 
 from dlog.errors import Conflict, Corrupt, Fenced, Timeout
 from dlog.meta.log_meta import LogMeta
+from dlog.writer import takeover
 from dlog.writer.core import WriterState
 from tests.scenarios.stage import LAYOUT, NAME, Stage
 
@@ -61,7 +62,7 @@ def test_messages_nobody_sent_are_refused_for_certain() -> None:
 
 def test_both_of_the_last_two_segments_are_fenced_and_recovered() -> None:
     """DL-32: a writer that died between listing the next ledger and closing the old one."""
-    stage = Stage(store_ms=5.0)
+    stage = Stage(ledger_store_ms=5.0)
     old = stage.opened("old")
     old.submit(1)
     old.ask_rotation()
@@ -78,7 +79,7 @@ def test_both_of_the_last_two_segments_are_fenced_and_recovered() -> None:
 def test_nothing_is_decided_before_all_are_closed() -> None:
     """Rule: "4. Decide the end, only once all of them are CLOSED †": while one ledger cannot be
     recovered, the list stays as it was claimed."""
-    stage = Stage(store_ms=5.0)
+    stage = Stage(ledger_store_ms=5.0)
     old = stage.opened("old")
     old.submit(1)
     old.ask_rotation()
@@ -129,7 +130,7 @@ def test_a_segment_is_kept_behind_one_that_got_no_seam() -> None:
     listed = stage.log
     stage.until(lambda: writer.handle is not None)
     writer.crash()
-    stage.meta._set(LAYOUT.log(NAME), listed.to_bytes())
+    stage.meta.store(LAYOUT.log(NAME), listed.to_bytes())
     new = stage.opened("new")
     assert [segment.number for segment in stage.log.segments] == [2, 3]
     assert stage.log.end.number == 2
@@ -157,7 +158,7 @@ def test_a_late_create_is_not_taken_for_the_later_one() -> None:
         stage = Stage(seed, meta_late=1.0)
         writer = stage.writer("w")
         stage.until(lambda stage=stage: stage.oracle.now is not None)
-        stage.world.weather.meta_late = 0.0
+        stage.weather.meta.late = 0.0
         stage.until(lambda writer=writer: writer.handle is not None)
         assert writer.core is not None
         listed = {segment.ledger_id for segment in stage.log.segments}
@@ -184,6 +185,25 @@ def test_waiting_ends_when_the_other_leaves() -> None:
     assert other.handle is None
     here.close()
     stage.until(lambda: other.handle is not None)
+
+
+def test_who_waited_looks_again_and_finds_nothing_to_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saw before it waited is over; a claim by that would be refused, and cost its time."""
+    claims: list[int | None] = []
+    real = takeover._claim_and_recover
+    monkeypatch.setattr(
+        takeover,
+        "_claim_and_recover",
+        lambda opening, seen: claims.append(seen.version) or real(opening, seen),
+    )
+    stage = Stage()
+    here = stage.opened("here")
+    stage.go_on()
+    other = stage.writer("other", policy="wait")
+    stage.go_on(5_000)
+    here.close(to="other")
+    stage.until(lambda: other.handle is not None)
+    assert claims == []
 
 
 def test_one_round_has_one_winner() -> None:

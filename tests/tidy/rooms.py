@@ -32,17 +32,25 @@ def _may(*rooms: str) -> frozenset[str]:
 
 # What stands below the three rooms of one log.
 _WAIST = _may("floor", "wire", "contracts", "meta values", "effects", "driver", "cores")
-_BACKENDS = _may("sqlite", "zookeeper", "memory meta", "embedded", "bookkeeper", "memory ledgers")
+_BACKENDS = _may(
+    "attended", "sqlite", "zookeeper", "memory meta", "embedded", "bookkeeper", "memory ledgers"
+)
 
 ROOMS = (
     Room(
         "floor",
-        (r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|secret|nudge|_version)",),
+        (
+            r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|nudge|calls|together|_version)",
+            r"dlog\.(secret|tls|certificates|findings|reason|stalls)",
+            r"dlog\.metrics(\.(sink|catalogue|flusher))?",
+        ),
         _may(),
     ),
+    # Of the packages outside each adapts one; nobody imports them but whoever chose one.
+    Room("metric adapters", (r"dlog\.metrics\..*",), _may("floor")),
     Room("wire", (r"dlog\.wire(\..*)?",), _may("floor"), (_NO_IO | {"logging"}) - {"threading"}),
     # What a core may ask of the world, as values; and the one place that does what was asked.
-    Room("effects", (r"dlog\.effects",), _may("floor", "contracts"), _NO_IO),
+    Room("effects", (r"dlog\.(effects|awaited)",), _may("floor", "contracts"), _NO_IO),
     Room("driver", (r"dlog\.drive",), _may("floor", "contracts", "effects", "meta values")),
     # A core decides: it takes facts and returns effects. A policy prefers. Neither does anything.
     Room(
@@ -50,19 +58,25 @@ ROOMS = (
         (
             r"dlog\..*\.(core|policy)",
             r"dlog\..*\.core\..*",
-            r"dlog\.writer\.(batch|healing|pipe|rotation|segments|takeover)",
-            r"dlog\.reader\.(message|places|segments)",
+            r"dlog\.writer\.(batch|healing|pipe|producers|ready|reasons|retaining|rotation)",
+            r"dlog\.writer\.(segments|takeover|times)",
+            r"dlog\.reader\.(horizon|lag|message|places|ranges|reasons|resolve|segments)",
+            r"dlog\.admin\.plan",
         ),
         _may("floor", "wire", "contracts", "effects", "meta values", "links"),
         _NO_IO,
     ),
-    Room("contracts", (r"dlog\.(meta|ledger)(\.store)?",), _may("floor")),
+    Room("contracts", (r"dlog\.(meta|ledger)(\.(store|copies))?",), _may("floor")),
     Room(
         "meta values",
-        (r"dlog\.meta\.(layout|log_meta|cas)",),
+        (
+            r"dlog\.meta\.(json_fields|layout|listed|pages|log_meta|cas|document)",
+            r"dlog\.meta\.(holds|sweep|retention|truncation)",
+        ),
         _may("floor", "contracts", "effects"),
         _NO_IO,
     ),
+    Room("attended", (r"dlog\.meta\.attended",), _may("floor", "contracts")),
     Room("own trees", (r"dlog\.meta\.nodes",), _may("floor", "contracts"), _NO_IO),
     Room("sqlite", (r"dlog\.meta\.sqlite.*",), _may("floor", "wire", "contracts", "own trees")),
     Room("zookeeper", (r"dlog\.meta\.zookeeper.*",), _may("floor", "contracts")),
@@ -89,18 +103,22 @@ ROOMS = (
     Room("memory ledgers", (r"dlog\.ledger\.memory.*",), _may("floor", "wire", "contracts")),
     Room("writer", (r"dlog\.writer(\..*)?",), _WAIST),
     Room("reader", (r"dlog\.reader(\..*)?",), _WAIST),
-    Room("admin", (r"dlog\.admin(\..*)?",), _WAIST | _may("reader", "writer")),
+    Room("admin", (r"dlog\.admin(\..*)?",), _WAIST | _may("reader", "writer", "attended")),
+    Room("standby", (r"dlog\.standby(\..*)?",), _WAIST | _may("reader", "writer")),
+    Room("copying", (r"dlog\.copying(\..*)?",), _WAIST | _may("reader", "writer")),
     # The front door: the only place that knows which URL scheme is which backend.
     Room(
         "front",
-        (r"dlog", r"dlog\.(client|aio)", r"dlog\.sync(\..*)?"),
-        _WAIST | _BACKENDS | _may("writer", "reader", "admin"),
+        (r"dlog", r"dlog\.(client|copies|aio)", r"dlog\.sync(\..*)?"),
+        _WAIST | _BACKENDS | _may("writer", "reader", "admin", "standby", "copying"),
     ),
     Room("cli", (r"dlog\.cli(\..*)?", r"dlog\.__main__"), _may("floor", "front")),
     Room(
         "testing",
         (r"dlog\.testing(\..*)?",),
-        _WAIST | _BACKENDS | _may("writer", "reader", "admin", "front", "own trees"),
+        _WAIST
+        | _BACKENDS
+        | _may("writer", "reader", "admin", "standby", "copying", "front", "own trees"),
     ),
 )
 
@@ -109,6 +127,10 @@ EXTRA_EDGES = {
     ("dlog.cli.commands.doctor", "dlog.wire.crc32c"): "doctor reports which CRC32C was chosen",
     ("dlog.cli.commands.dev", "dlog.testing.cluster"): "`dlog dev` is the test cluster, for people",
     ("dlog.reader.message", "dlog.reader.arrow"): "loaded when to_arrow() is called",
+    ("dlog.cli.commands.why", "dlog.admin.why"): "what it shows, by its type alone",
+    ("dlog.cli.commands.top", "dlog.admin.why"): "what it shows, by its type alone",
+    ("dlog.cli.commands.top", "dlog.admin.status"): "what it shows, by its type alone",
+    ("dlog.cli.commands.export", "dlog.reader.parquet"): "loaded for Parquet, which needs an extra",
 }
 
 # Outside packages, and the only modules that may import each.
@@ -117,7 +139,7 @@ ONLY_IN = {
     "rich": r"dlog\.cli(\..*)?",
     "structlog": r"dlog\.cli(\..*)?",
     "sqlite3": r"dlog\.(meta\.sqlite.*|cli\.commands\.doctor)",
-    "kazoo": r"dlog\.meta\.zookeeper_(client|errors)",
+    "kazoo": r"dlog\.meta\.zookeeper_(acl|client|errors)",
     "fastcrc": r"dlog\.wire\.crc32c",
     "google_crc32c": r"dlog\.wire\.crc32c",
     "crcmod": r"dlog\.wire\.crc32c",
@@ -125,6 +147,8 @@ ONLY_IN = {
     "zstandard": r"dlog\.wire\..*",
     "numpy": r"dlog\.(wire|reader|testing)\..*",
     "pyarrow": r"dlog\.(wire|reader|testing)\..*",
+    "prometheus_client": r"dlog\.metrics\.prometheus",
+    "opentelemetry": r"dlog\.metrics\.opentelemetry",
     "pytest": r"dlog\.testing(\..*)?",
     "hypothesis": r"dlog\.testing(\..*)?",
 }

@@ -4,6 +4,7 @@ and every promise names a test that speaks of it."""
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import os
 import re
@@ -16,15 +17,20 @@ import click
 import pytest
 
 from dlog.cli.main import COMMANDS, EXIT_CODES, program
+from dlog.options import SECRET_OPTIONS, ClientOptions
 from tests.tidy.pages import blocks, name, pages, shell_lines, with_language
 from tests.tidy.source import ROOT
 
 LINK = re.compile(r"\[[^]\n]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+NAMED_TEST = re.compile(r"((?:tests|integration)/[\w/]+\.py)::(test_\w+)")
 RULE = re.compile(r"\b(?:I\d{1,2}[abc]?|DL-\d{2}[a-f]?)\b")
+SECURITY_LINE = re.compile(r"\bS\d{1,2}\b")
+INVARIANTS, SECURITY = ROOT / "docs" / "INVARIANTS.md", ROOT / "SECURITY.md"
 ROW = re.compile(r"^\| (?P<ids>[^|]+) \| (?P<told>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
 COMMAND_LINE_PAGE = ROOT / "docs" / "how-to" / "command-line.md"
-MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MAKE_TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 RUN_S = 50
+SESSION_S = 110  # one of them starts a cluster
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
@@ -38,12 +44,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_commands_of_the_docs_exist(page: Path) -> None:
     for block in blocks(page):
         for line in shell_lines(block):
-            for target in re.findall(r"\bmake (\w+)", line):
+            for target in re.findall(r"\bmake ([\w-]+)", line):
                 assert target in MAKE_TARGETS, f"{name(page)}: no `make {target}`"
             for command in re.findall(r"\bdlog (\w+)", line):
                 assert command in COMMANDS, f"{name(page)}: no `dlog {command}`"
 
 
+@pytest.mark.timeout(SESSION_S + 10)
 @pytest.mark.parametrize("page", with_language("console"), ids=name)
 def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
     lines = [
@@ -57,7 +64,7 @@ def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=RUN_S,
+        timeout=SESSION_S,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -95,6 +102,16 @@ def _commands(context: click.Context) -> Iterator[tuple[str, click.Command]]:
             yield command_name, command
 
 
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_tests_that_the_docs_name_are_there(page: Path) -> None:
+    gone = [
+        f"{where}::{test}"
+        for where, test in NAMED_TEST.findall(page.read_text())
+        if not (ROOT / where).exists() or f"def {test}(" not in (ROOT / where).read_text()
+    ]
+    assert not gone, f"{name(page)}: no {gone}"
+
+
 def test_every_command_and_option_is_on_its_page() -> None:
     page = COMMAND_LINE_PAGE.read_text()
     context = click.Context(program)
@@ -111,6 +128,17 @@ def test_every_command_and_option_is_on_its_page() -> None:
                     if not re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", page)
                 ]
     assert not missing, f"{name(COMMAND_LINE_PAGE)} does not speak of {missing}"
+
+
+def test_every_option_of_clusters_is_told_of() -> None:
+    """As a parameter of URLs, or as a secret with its places in the environment."""
+    told = "".join(page.read_text() for page in (ROOT / "docs" / "how-to").glob("*.md"))
+    wanted = {field.name for field in dataclasses.fields(ClientOptions)}
+    wanted |= {f"DLOG_{name.upper()}" for name in SECRET_OPTIONS}
+    wanted |= {f"DLOG_{name.upper()}_FILE" for name in SECRET_OPTIONS}
+    assert "tls_cert" in wanted
+    missing = sorted(name for name in wanted if not re.search(rf"`{name}[`=]", told))
+    assert not missing, f"docs/how-to does not speak of {missing}"
 
 
 def test_the_table_of_commands_says_what_each_says_itself() -> None:
@@ -138,14 +166,21 @@ def test_exit_codes_of_page_and_help_agree() -> None:
     assert in_page == in_help
 
 
-def _promises() -> list[tuple[str, str, str]]:
-    """(rule id, file, function) of every test that a row of INVARIANTS names."""
-    text = (ROOT / "docs" / "INVARIANTS.md").read_text()
+def _promises(text: str, rule: re.Pattern[str] = RULE) -> list[tuple[str, str, str]]:
+    """(rule id, file, function) of every test that a row of the page names."""
     return [
-        (rule, path, function)
+        (rule_id, path, function)
         for row in ROW.finditer(text)
-        for rule in RULE.findall(row["ids"])
+        for rule_id in rule.findall(row["ids"])
         for path, function in re.findall(r"`([\w/]+\.py)::(\w+)`", row["tests"])
+    ]
+
+
+def _empty(promises: list[tuple[str, str, str]]) -> list[str]:
+    return [
+        f"{rule}: {path}::{function}"
+        for rule, path, function in promises
+        if function not in _functions(path)
     ]
 
 
@@ -161,23 +196,42 @@ def _functions(path: str) -> frozenset[str]:
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    promises = _promises()
+    promises = _promises(INVARIANTS.read_text())
     assert len(promises) > 50, "the rows of INVARIANTS are not understood"
-    empty = [
-        f"{rule}: {path}::{function}"
-        for rule, path, function in promises
-        if function not in _functions(path)
-    ]
-    assert not empty, "\n" + "\n".join(empty)
+    assert not (empty := _empty(promises)), "\n" + "\n".join(empty)
 
 
 def test_every_rule_that_the_page_speaks_of_has_a_test() -> None:
-    proven = {rule for rule, _, _ in _promises()}
-    text = (ROOT / "docs" / "INVARIANTS.md").read_text().split("## Not yet")[0]
+    text = INVARIANTS.read_text().split("## Not yet")[0]
+    proven = {rule for rule, _, _ in _promises(text)}
     assert set(RULE.findall(text)) == proven
-    wanted = {f"I{n}" for n in (1, 2, 5, 6, 7, 8, 9, 13, 15, 16, 17, 23, 24, 25, 27)}
+    wanted = {f"I{n}" for n in (1, 2, 5, 6, 7, 8, 9, 13, 15, 16, 17, 23, 24, 25, 27, 28)}
     wanted |= {"I3a", "I3b", "I3c", "I4a", "I4b"}
     assert wanted <= proven
+
+
+def _lines_left_open(text: str) -> list[str]:
+    """Lines of SECURITY that have no row, or one without a test and without a reason."""
+    rows = {row["ids"]: row for row in ROW.finditer(text) if SECURITY_LINE.fullmatch(row["ids"])}
+    proven = {line for line, _, _ in _promises(text, SECURITY_LINE)}
+    known = [f"S{n}" for n in (*range(1, 21), *range(28, 32))]
+    return [
+        line
+        for line in known
+        if line not in rows or (line not in proven and "not yet: " not in rows[line]["tests"])
+    ]
+
+
+def test_every_line_of_security_has_a_test_that_exists_or_a_reason() -> None:
+    text = SECURITY.read_text()
+    promises = _promises(text, SECURITY_LINE)
+    assert len(promises) > 50, "the rows of SECURITY are not understood"
+    assert not (empty := _empty(promises)), "\n" + "\n".join(empty)
+    assert _lines_left_open(text) == []
+    assert _lines_left_open(re.sub(r"`[\w/]+\.py::test_the_example_of_the_rfc`", "", text)) == []
+    without = re.sub(r"^\| S17 \|.*\n", "", text, flags=re.MULTILINE)
+    unproven = re.sub(r"`tests/tidy/[\w.:/]+`", "by nothing", without)
+    assert _lines_left_open(unproven.replace("not yet: it", "later: it")) == ["S17", "S18", "S19"]
 
 
 def _environment(tmp_path: Path) -> dict[str, str]:

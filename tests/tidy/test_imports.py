@@ -16,7 +16,7 @@ from tests.tidy.source import ROOT, Source, imports, modules, sources
 
 HEAVY = (
     "kazoo pyarrow numpy structlog grpc pyspark click rich sqlite3 fastcrc google_crc32c crcmod "
-    "lz4 zstandard"
+    "lz4 zstandard prometheus_client opentelemetry"
 ).split()
 
 

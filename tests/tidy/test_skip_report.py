@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tidy.source import ROOT
 
 TESTS = """
@@ -42,13 +44,23 @@ counts: 1 passed, 0 failed, 0 error, 5 skipped, 1 xfailed, 0 xpassed, 0 deselect
 """
 
 
-def test_what_did_not_run_is_named_below_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_did_not_run_is_named_below_its_reason(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_planted.py").write_text(TESTS)
     whole = "import pytest\npytest.skip('a whole module', allow_module_level=True)\n"
     (tmp_path / "test_absent.py").write_text(whole)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.tidy.skip_report", "--rootdir=."],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "tests.tidy.skip_report",
+            "--rootdir=.",
+            f"-n{workers}",
+        ],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -34,6 +34,12 @@ _CHANCE_MODULES = {"random", "secrets", "uuid"}
 _FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
 _FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "__import__"}
 
+# Broken hashes, and whose formats want them. Nothing of our own may rest on one.
+BROKEN_HASHES = {
+    "sha1": {"dlog/wire/bookie_digest.py": "BookKeeper's keys and its HMAC"},
+    "md5": {"dlog/wire/digest_md5.py": "the mechanism of that name"},
+}
+
 # Programs of tests that sleep for a reason of their own.
 SLEEPERS = {
     "tests/api/waiting.py": "the one place of its tests that polls for a fact, with a deadline",
@@ -112,6 +118,13 @@ def test_chance_is_an_argument(source: Source) -> None:
 
 
 @EVERY_MODULE
+def test_nothing_of_our_own_rests_on_a_broken_hash(source: Source) -> None:
+    used = {name for name in BROKEN_HASHES if re.search(rf"\b{name}\b(?!\w)", _code(source))}
+    bad = {name for name in used if source.where not in BROKEN_HASHES[name]}
+    assert not bad, f"{source.where} uses {bad}"
+
+
+@EVERY_MODULE
 def test_public_names_keep_to_the_glossary(source: Source) -> None:
     bad = sorted(
         name
@@ -124,6 +137,12 @@ def test_public_names_keep_to_the_glossary(source: Source) -> None:
 def test_listed_exceptions_are_still_needed() -> None:
     known = {source.where: source for source in sources("dlog")}
     stale = [where for where in CLOCK_READERS if not _clock_reads(known[where])]
+    stale += [
+        where
+        for name, places in BROKEN_HASHES.items()
+        for where in places
+        if name not in _code(known[where])
+    ]
     stale += [where for where in CHANCE_DRAWERS if not _chance_draws(known[where])]
     stale += [
         place
@@ -154,12 +173,27 @@ def test_the_rules_notice_what_they_forbid() -> None:
     assert _clock_reads(probe) == ["from time import monotonic", "time.monotonic"]
     assert _chance_draws(probe) == ["random"]
     assert _sleeps(probe.tree) == [5]
+    weak = Source(probe.path, "", ast.parse('"""md5"""\nhashlib.new("sha1")\nhashlib.md5(b"")'))
+    assert re.findall(r"\b(sha1|md5)\b", _code(weak)) == ["sha1", "md5"]
     assert {name for name in _public_names(probe.tree) if _words(name) & BANNED_WORDS} == {
         "topic_of",
         "record",
     }
     assert UNFINISHED.search("raise NotImplementedError")
     assert UNFINISHED.search("# TODO: x")
+
+
+def _code(source: Source) -> str:
+    """Without comments and docstrings."""
+    tree = ast.parse(ast.unparse(source.tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _calls(source: Source) -> Iterator[str]:

@@ -19,7 +19,15 @@ from benchmarks.embedded.rows import ROWS
 
 pytest.importorskip("pyarrow")  # two rows read into Arrow
 
-EXPECTED_FINDINGS = {"append_many": 2, "read_arrow": 2, "takeover": 2, "memory": 3, "startup": 3}
+EXPECTED_FINDINGS = {
+    "append_many": 2,
+    "read_arrow": 2,
+    "takeover": 2,
+    "history": 2,
+    "memory": 3,
+    "startup": 3,
+    "metrics": 2,
+}
 
 
 def run_quick(where: Path, *rows: str) -> tuple[dict[str, Any], str]:
@@ -80,3 +88,14 @@ def test_a_slope_is_told_per_minute() -> None:
 def test_the_floor_is_what_memory_falls_back_to() -> None:
     samples = [(0.0, 50.0), (1.0, 20.0), (4.9, 90.0), (5.0, 21.0), (9.0, 80.0)]
     assert floors_of(samples) == [(1.0, 20.0), (5.0, 21.0)]
+
+
+def test_a_copy_that_is_killed_is_equal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.copying", "--bytes", "2000000", "--kills", "1"]
+    command += ["--directory", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["equal"]
+    assert list(tmp_path.iterdir()) == [], "scratch is cleaned up"

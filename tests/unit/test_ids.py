@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import ConfigError, FormatError
-from dlog.ids import MessageId, Position, check_log_name
+from dlog.ids import MessageId, Position, Token, check_log_name
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "vectors/ids.json").read_text(encoding="utf-8")
@@ -36,6 +36,34 @@ def test_position_vectors(vector: dict[str, Any]) -> None:
     position = Position(vector["log_uid"], vector["next_seq"], after)
     assert position.to_text() == str(position) == vector["text"]
     assert Position.parse(vector["text"]) == position
+
+
+@pytest.mark.parametrize("vector", VECTORS["tokens"])
+def test_token_vectors(vector: dict[str, Any]) -> None:
+    token = Token(vector["log_uid"], vector["epoch"], vector["seq"])
+    assert token.to_text() == str(token) == vector["text"]
+    assert Token.parse(vector["text"]) == token
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "7",
+        "{}",
+        '{"epoch":1,"log":"u"}',
+        '{"epoch":1,"log":"u","seq":0,"more":1}',
+        '{"epoch":-1,"log":"u","seq":0}',
+        '{"epoch":1,"log":"u","seq":true}',
+        '{"epoch":1,"log":"u","seq":9223372036854775808}',
+        '{"epoch":1,"log":7,"seq":0}',
+        '{"epoch":1,"log":"' + "u" * 500 + '","seq":0}',
+    ],
+)
+def test_other_tokens_are_refused(text: str) -> None:
+    with pytest.raises(FormatError):
+        Token.parse(text)
 
 
 @given(message_ids)
@@ -181,3 +209,11 @@ def test_other_log_names_are_refused(name: str) -> None:
 def test_a_log_name_is_text(name: Any) -> None:
     with pytest.raises(ConfigError):
         check_log_name(name)
+
+
+def test_a_position_read_far_down_in_calls_is_a_format_error() -> None:
+    def down(levels: int) -> Position:
+        return Position.parse("[" * 500) if levels == 0 else down(levels - 1)
+
+    with pytest.raises(FormatError, match="a JSON object"):
+        down(600)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlog.client import _open_cluster
 from dlog.errors import ConfigError, Unsupported
+from dlog.metrics import NO_METRICS
 from dlog.options import ClientOptions
 from dlog.uri import ENV_URL, Url, parse, resolve, user_data_directory
 
@@ -48,8 +51,55 @@ def test_a_memory_url_and_its_parameters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hosts", "root"),
+    [
+        ("zk://zk1:2181/dlog", "zk1:2181", "/dlog"),
+        ("zk://zk1,zk2:2182,zk3", "zk1:2181,zk2:2182,zk3:2181", "/dlog"),
+        ("ZK://zk1:2181/", "zk1:2181", "/dlog"),
+        ("zk://zk1:2181/prod/logs/", "zk1:2181", "/prod/logs"),
+        ("zk://[::1]:2181,[fe80::1]/a%20b", "[::1]:2181,[fe80::1]:2181", "/a b"),
+    ],
+)
+def test_cluster_urls(text: str, hosts: str, root: str) -> None:
+    url = parse(text)
+    assert (url.scheme, url.hosts, url.root) == ("zk", hosts, root)
+    assert parse(str(url)) == url
+
+
+def test_the_parameters_of_a_cluster_url() -> None:
+    url = parse("zk://zk1/dlog?ledgers=/bk/ledgers&session_timeout_ms=4000&meta_timeout_ms=50")
+    assert url.options == ClientOptions(
+        ledgers="/bk/ledgers", session_timeout_ms=4000, meta_timeout_ms=50
+    )
+    assert str(url) == "zk://zk1:2181/dlog?ledgers=/bk/ledgers"
+
+
+@pytest.mark.parametrize("url", ["file:/data", "memory:a"])
+def test_what_only_clusters_have_is_refused_elsewhere(url: str) -> None:
+    with pytest.raises(ConfigError, match="unknown URL parameter 'ledgers'"):
+        parse(f"{url}?ledgers=/ledgers")
+    with pytest.raises(ConfigError, match=r"ledgers: only clusters"):
+        resolve(url, {"ledgers": "/ledgers"})
+    assert resolve("zk://zk1", {"ledgers": "/bk"}).options.ledgers == "/bk"
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("zk:", "takes hosts"),
+        ("zk:zk1:2181", "takes hosts"),
+        ("zk:///dlog", "takes hosts"),
+        ("zk://user:secret@zk1/dlog", "no credentials"),
+        ("zk://zk1:99999999/dlog", "hosts are HOST:PORT"),
+        ("zk://zk1,,zk2/dlog", "hosts are HOST:PORT"),
+        ("zk://zk1;zk2/dlog", "hosts are HOST:PORT"),
+        ("zk://zk1/a//b", "is a path of ZooKeeper"),
+        ("zk://zk1/../x", "is a path of ZooKeeper"),
+        ("zk://zk1/a%0Ab", "is a path of ZooKeeper"),
+        ("zk://zk1/dlog?ledgers=ledgers", "ledgers is a path of ZooKeeper"),
+        ("zk://zk1/dlog?ledgers=", "ledgers is a path of ZooKeeper"),
+        ("zk://zk1/dlog?password=x", "no password in a URL"),
+        ("zk://zk1/dlog?session_timeout_ms=99", "session_timeout_ms is a whole number"),
         ("", "begins with its scheme"),
         ("data", "begins with its scheme"),
         (":x", "begins with its scheme"),
@@ -67,6 +117,9 @@ def test_a_memory_url_and_its_parameters() -> None:
         ("memory:a?meta_timeout_ms=-1", "is a number"),
         ("memory:a?meta_timeout_ms=", "is a number"),
         ("memory:a?meta_timeout_ms=²", "is a number"),
+        ("memory:a?meta_timeout_ms=" + "9" * 5000, "is a number"),
+        ("file:./\ud800", "no directory has such a name"),
+        ("file:~\ud800", "no directory has such a name"),
         ("memory:a?meta_timeout_ms=0", "meta_timeout_ms is a whole number"),
         ("memory:a?meta_timeout_ms", "name=value"),
     ],
@@ -79,9 +132,9 @@ def test_what_makes_no_sense_is_refused(text: str, told: str | None) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("text", ["zk://host/dlog", "http://x", "files:/data"])
+@pytest.mark.parametrize("text", ["bk://host/dlog", "http://x", "files:/data"])
 def test_a_scheme_without_a_backend_lists_those_there_are(text: str) -> None:
-    with pytest.raises(Unsupported, match="file:, memory:"):
+    with pytest.raises(Unsupported, match="file:PATH, memory:NAME, zk://"):
         parse(text)
 
 
@@ -93,7 +146,7 @@ def test_any_text_is_a_url_or_a_typed_error(text: str) -> None:
         return
 
 
-@given(rest=st.text(max_size=30), scheme=st.sampled_from(["file:", "memory:"]))
+@given(rest=st.text(max_size=30), scheme=st.sampled_from(["file:", "memory:", "zk:", "zk://h/"]))
 def test_any_rest_is_a_url_or_a_typed_error(scheme: str, rest: str) -> None:
     try:
         url = parse(scheme + rest)
@@ -118,3 +171,32 @@ def test_keywords_win_over_the_url() -> None:
     assert url.options.meta_timeout_ms == 7
     with pytest.raises(ConfigError, match="unknown option colour"):
         resolve("memory:a", {"colour": "red"})
+
+
+def test_a_cluster_without_its_client_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("dlog.meta.zookeeper")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    with pytest.raises(Unsupported, match=r"dlog\[zookeeper\]"):
+        _open_cluster(parse("zk://zk1/dlog"), NO_METRICS)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("memory:a", "memory:a"),
+        ("file:///a/b?meta_timeout_ms=7", "file:/a/b"),
+        ("zk://B,a:2182/x", "zk://a:2182,b:2181/x"),
+        ("zk://a:2182,b/x?ledgers=/ledgers&session_timeout_ms=900", "zk://a:2182,b:2181/x"),
+        (
+            "zk://a?ledgers=/l%20m&tls=required&tls_system_cas=true",
+            "zk://a:2181/dlog?ledgers=/l%20m",
+        ),
+    ],
+)
+def test_a_place_by_itself(text: str, where: str) -> None:
+    """Whoever names it, and however they get in: the same text, which is a URL."""
+    assert parse(text).where == where
+    assert parse(where).where == where

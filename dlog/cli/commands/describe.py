@@ -48,8 +48,12 @@ def command(settings: Settings, log: str, output: str) -> None:
         pairs.append(("handed over to", found.hand_over))
     if found.truncate_before is not None:
         pairs.append(("truncated before", found.truncate_before))
-    if found.deleting:
-        pairs.append(("being deleted", ", ".join(map(str, found.deleting))))
+    for hold in found.holds:
+        about = f"from seq {hold.seq} on, by {hold.who} since {moment_text(hold.since_us)}"
+        pairs.append((f"hold {hold.name}", about if hold.note is None else f"{about}: {hold.note}"))
+    if found.deleting or found.deleting_pages:
+        waiting = ", ".join(map(str, found.deleting)) or "whole pages"
+        pairs.append(("being deleted", waiting))
     draw.fields(pairs)
     print()
     segments.show(found.segments)

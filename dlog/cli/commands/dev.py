@@ -20,8 +20,7 @@ def command() -> None:
     """Run ZooKeeper and a few bookies on this machine. Needs Java 17 and Maven.
 
     One cluster per user at a time, on loopback ports. It outlives the shell; its data goes away
-    with `dlog dev down`. Programs reach its ledgers through dlog.ledger.bookkeeper, and stock
-    BookKeeper clients do; whole logs at zk:// URLs are not opened by this version of dlog.
+    with `dlog dev down`. It is an ordinary cluster: stock BookKeeper clients reach it, too.
     """
 
 

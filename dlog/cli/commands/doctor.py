@@ -1,5 +1,6 @@
-"""`dlog doctor`: is this place fit for logs, and what is installed? Each finding is fine, a note, a
-warning or bad; one bad finding makes the exit code 1. It writes one scratch file and removes it."""
+"""`dlog doctor`: is this place fit for logs, and what is installed? One bad finding makes the exit
+code 1. A directory is looked at here, with one scratch file that is removed; a cluster looks at
+itself (`client.admin.examine()`)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -30,8 +30,9 @@ from dlog.cli.mounts import VOLATILE, mount_of
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
 from dlog.errors import DlogError
+from dlog.findings import Finding, State
 
-FINE, NOTE, WARNING, BAD = "fine", "note", "warning", "bad"
+FINE, NOTE, WARNING, BAD = State.FINE, State.NOTE, State.WARNING, State.BAD
 
 FREE_BYTES_LOW = 1 << 30
 SYNC_BYTES = 4096
@@ -44,20 +45,12 @@ OPTIONAL = {
     "google-crc32c": "fast CRC32C",
     "numpy": "fast encoding of many messages",
     "pyarrow": "batches().to_arrow()",
+    "kazoo": "zk: URLs",
     "lz4": "codec lz4",
     "zstandard": "codec zstd",
     "rich": "tables on a terminal",
     "structlog": "coloured diagnostics",
 }
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One checked fact."""
-
-    check: str
-    state: str
-    told: str
 
 
 @click.command("doctor")
@@ -66,8 +59,9 @@ class Finding:
 def command(settings: Settings, output: str) -> int:
     """Check the place the logs live in and what is installed.
 
-    A network file system is bad: the embedded backend is for local ones only. The exit code is 1
-    if anything is bad. With -o json, one object a line.
+    A network file system is bad: the embedded backend is for local ones only. Of a cluster, every
+    server and bookie is asked, and it is said what is open to anybody. The exit code is 1 if
+    anything is bad. With -o json, one object a line.
     """
     findings = list(_findings(settings))
     if output == "json":
@@ -88,10 +82,22 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     if url.scheme == "file":
         yield Finding("backend", FINE, "embedded: segment files and SQLite, local disks only")
         yield from _place(Path(url.place))
+        yield _opens(settings)
+    elif url.scheme == "zk":
+        yield Finding("backend", FINE, "logs on BookKeeper and ZooKeeper")
+        yield from _cluster(settings)
     else:
         yield Finding("backend", WARNING, f"{url.scheme}: lives and dies with its process")
-    yield _opens(settings)
+        yield _opens(settings)
     yield from _installed()
+
+
+def _cluster(settings: Settings) -> Iterator[Finding]:
+    try:
+        with settings.connect(quiet=True) as client:
+            yield from client.admin.examine()
+    except DlogError as error:  # a file that is no certificate, a secret that is not there
+        yield Finding("opens", BAD, f"{type(error).__name__}: {error.message}")
 
 
 def _place(directory: Path) -> Iterator[Finding]:
@@ -193,7 +199,7 @@ def _installed() -> Iterator[Finding]:
         yield Finding(name, FINE if version else NOTE, f"{version or 'not installed'} ({purpose})")
 
 
-def _crc32c() -> tuple[str, str]:
+def _crc32c() -> tuple[State, str]:
     from dlog.wire.crc32c import IMPLEMENTATION
 
     if IMPLEMENTATION != "crcmod":

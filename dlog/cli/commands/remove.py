@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from dlog.cli.escape import printable
-from dlog.cli.failures import USAGE, Told, say
+from dlog.cli.agreed import agreed
+from dlog.cli.failures import say
 from dlog.cli.shared import Settings, common_options
 
 
@@ -26,10 +24,6 @@ def command(settings: Settings, log: str, yes: bool) -> None:
             f"removing {log}: {found.messages} messages in {len(found.segments)} segments, "
             f"writer: {'nobody now' if found.writer is None else found.writer.name}"
         )
-        if not yes:
-            if not sys.stdin.isatty():
-                raise Told("nothing was removed; add --yes to do it", USAGE)
-            if not click.confirm(f"Remove {printable(log)} for good?", err=True):
-                raise Told("nothing was removed")
+        agreed(yes, f"Remove {log} for good?", otherwise="nothing was removed")
         client.admin.remove(log)
         say(f"{log} is removed")

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
-from dlog.cli import message_text, moments
+from dlog.cli import message_text
+from dlog.cli.failures import say
 from dlog.cli.shared import Settings, common_options
-from dlog.errors import FormatError
-from dlog.ids import MessageId
+from dlog.cli.window import SEQS, Window, window_of, window_options
+from dlog.errors import Truncated
 
 if TYPE_CHECKING:
     from dlog import Client, Message, Reader
@@ -24,19 +25,13 @@ FORMS = ("text", "json", "hex", "raw")
 LAST_DEFAULT = 10
 RUN_MESSAGES = 1_000
 
-_SEQS = re.compile(r"([0-9]{1,19})?:([0-9]{1,19})?")
-
-
-Start = Literal["earliest"] | int | datetime | MessageId | None
-
 
 @dataclass(frozen=True)
-class Window:
-    """Which messages: from `start` up to `end` (exclusive), or the `last` ones before the tail; at
-    most `count` of them."""
+class Wanted:
+    """Which messages: those of the `window`, or the `last` ones before the tail; at most `count` of
+    them."""
 
-    start: Start
-    end: int | datetime | None
+    window: Window
     last: int | None
     count: int | None
 
@@ -52,10 +47,7 @@ class Window:
     help=f"The last N messages ({LAST_DEFAULT} if nothing says where to begin); with a beginning, "
     "the first N from there.",
 )
-@click.option("--since", type=moments.moment, metavar="TIME", help="Begin there: 1h, or ISO 8601.")
-@click.option("--until", type=moments.moment, metavar="TIME", help="Stop there, exclusively.")
-@click.option("--from", "from_id", metavar="ID", help="Begin at this message id, as 12:345:6.")
-@click.option("--seqs", metavar="A:B", help="From seq A up to B, exclusively; either may be left.")
+@window_options
 @click.option(
     "-o", "short", multiple=True, metavar="FORM|A:B", help="Short for --output or for --seqs."
 )
@@ -96,7 +88,7 @@ def command(
     for given in short:
         if given in FORMS and output is None:
             output = given
-        elif _SEQS.fullmatch(given) and seqs is None:
+        elif SEQS.fullmatch(given) and seqs is None:
             seqs = given
         else:
             raise click.UsageError(
@@ -105,13 +97,16 @@ def command(
     form = _form(output, template, long_form, separator)
     if output == "raw" and sys.stdout.isatty() and not force:
         raise click.UsageError("raw bytes do not go onto a terminal, unless with --force")
-    window = _window(count, since, until, from_id, seqs)
-    wanted = _pattern(grep)
+    window = window_of(since, until, from_id, seqs)
+    wanted = Wanted(window, None, count)
+    if window.start is None:
+        wanted = Wanted(window, LAST_DEFAULT if count is None else count, None)
+    pattern = _pattern(grep)
     with settings.connect() as client:
-        chosen = _chosen(client, log, window, follow)
+        chosen = _chosen(client, log, wanted, follow)
         out = sys.stdout.buffer
         for run in chosen:
-            out.write(b"".join([form(each) for each in run if _matches(wanted, each)]))
+            out.write(b"".join([form(each) for each in run if _matches(pattern, each)]))
             out.flush()
 
 
@@ -134,44 +129,6 @@ def _form(
         raise click.UsageError(str(error)) from None
 
 
-def _window(
-    count: int | None,
-    since: datetime | None,
-    until: datetime | None,
-    from_id: str | None,
-    seqs: str | None,
-) -> Window:
-    first, end = _seqs(seqs)
-    begun = [each for each in (since, from_id, first) if each is not None]
-    if len(begun) > 1 or (until is not None and end is not None):
-        raise click.UsageError("one beginning and one end: --since, --from or A:; --until or :B")
-    if from_id is not None:
-        try:
-            start: Start = MessageId.parse(from_id)
-        except FormatError as error:
-            raise click.UsageError(error.message) from None
-    else:
-        start = since if since is not None else first
-    stop = until if until is not None else end
-    if start is None and (stop is not None or seqs is not None):
-        start = "earliest"
-    if start is None:
-        return Window(None, None, LAST_DEFAULT if count is None else count, None)
-    return Window(start, stop, None, count)
-
-
-def _seqs(text: str | None) -> tuple[int | None, int | None]:
-    if text is None:
-        return None, None
-    found = _SEQS.fullmatch(text)
-    if found is None:
-        raise click.UsageError(f"a range of seqs reads A:B, A: or :B, not {text!r}")
-    first, end = (None if part is None else int(part) for part in found.groups())
-    if first is not None and end is not None and first > end:
-        raise click.UsageError(f"a range of seqs begins before it ends, unlike {text}")
-    return first, end
-
-
 def _pattern(grep: str | None) -> re.Pattern[bytes] | None:
     if grep is None:
         return None
@@ -181,29 +138,36 @@ def _pattern(grep: str | None) -> re.Pattern[bytes] | None:
         raise click.UsageError(f"--grep {grep!r}: {error}") from None
 
 
-def _matches(wanted: re.Pattern[bytes] | None, message: Message) -> bool:
-    if wanted is None:
+def _matches(pattern: re.Pattern[bytes] | None, message: Message) -> bool:
+    if pattern is None:
         return True
-    return message.value is not None and wanted.search(message.value) is not None
+    return message.value is not None and pattern.search(message.value) is not None
 
 
-def _chosen(client: Client, log: str, window: Window, follow: bool) -> Iterator[list[Message]]:
-    """Runs of the messages in the window; each run is printed and flushed before the next."""
-    left = window.count
-    with _reader(client, log, window, follow) as reader:
+def _chosen(client: Client, log: str, wanted: Wanted, follow: bool) -> Iterator[list[Message]]:
+    """Runs of the messages that are wanted; each run is printed and flushed before the next."""
+    left = wanted.count
+    with _reader(client, log, wanted, follow) as reader:
         while left is None or left > 0:
-            wanted = RUN_MESSAGES if left is None else min(left, RUN_MESSAGES)
-            run = reader.read(wanted, timeout=None)
+            most = RUN_MESSAGES if left is None else min(left, RUN_MESSAGES)
+            run = reader.read(most, timeout=None)
             if not run:  # the end: without --follow, or of what --until and A:B let through
                 return
             left = None if left is None else left - len(run)
             yield run
 
 
-def _reader(client: Client, log: str, window: Window, follow: bool) -> Reader:
-    if window.last is None:
-        start = "earliest" if window.start is None else window.start
-        return client.open_reader(log, start=start, end=window.end, follow=follow)
+def _reader(client: Client, log: str, wanted: Wanted, follow: bool) -> Reader:
+    if wanted.last is None:
+        start = "earliest" if wanted.window.start is None else wanted.window.start
+        end = wanted.window.end
+        try:
+            return client.open_reader(log, start=start, end=end, follow=follow)
+        except Truncated as error:
+            if not isinstance(start, datetime):
+                raise
+            say(f"{log} begins at seq {error.new_head}; older messages were truncated")
+            return client.open_reader(log, start=start, end=end, follow=follow, on_truncated="jump")
     reader = client.open_reader(log, start="latest", follow=follow, on_truncated="jump")
-    reader.seek(max(0, reader.position.next_seq - window.last))
+    reader.seek(max(0, reader.position.next_seq - wanted.last))
     return reader

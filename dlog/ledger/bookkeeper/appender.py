@@ -49,12 +49,15 @@ from dlog.ledger.bookkeeper.core.append_effects import (
     WriteLac,
 )
 from dlog.ledger.bookkeeper.core.appender import TICK_MS, AppenderCore
+from dlog.ledger.bookkeeper.core.reasons import why_appender
 from dlog.ledger.bookkeeper.core.slots import Slot, State
 from dlog.ledger.bookkeeper.ledger_nodes import Nodes, StoredLedger
 from dlog.ledger.bookkeeper.links import ControlLink, DataLink, Links
 from dlog.ledger.bookkeeper.policy import Bookies, Placement
 from dlog.ledger.store import AppenderListener, Buffer, ClosedLedger
 from dlog.limits import BOOKIE_FRAME_BYTES_MAX, LEDGER_ENTRY_BYTES_MAX
+from dlog.metrics import NO_METRICS, Metrics, catalogue
+from dlog.reason import Wait
 from dlog.wire import bookie_v2, bookie_v3
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest, master_key
@@ -75,6 +78,7 @@ class BookKeeperAppender:
         options: AppendOptions | None = None,
         clock: Clock = SYSTEM_CLOCK,
         chance: Chance = SYSTEM_CHANCE,
+        metrics: Metrics = NO_METRICS,
         links_before: Mapping[str, DataLink | None] | None = None,
         on_let_go: Callable[[BookKeeperAppender], None] = lambda appender: None,
     ) -> None:
@@ -93,6 +97,7 @@ class BookKeeperAppender:
         self._placement = placement
         self._options = options or AppendOptions()
         self._clock = clock
+        self._metrics = metrics
         self._links_before = dict(links_before or {})
         self._on_let_go = on_let_go
         self._pid = os.getpid()
@@ -177,6 +182,10 @@ class BookKeeperAppender:
             if closing.cancelled():
                 raise self._closed_error("abandoned", is_sent=True) from None
             raise
+
+    def why(self) -> Wait | None:
+        """Which bookies hold back what was submitted."""
+        return why_appender(self.core, self._bookies.avoided())
 
     def abandon(self) -> None:
         if os.getpid() != self._pid or self._abandoned:
@@ -270,6 +279,10 @@ class BookKeeperAppender:
                         joined[key] = frames
                 trace.before("bookie.sent")
                 link.send_adds(self.ledger_id, frames, entries=len(run), bytes=len(frames))
+                if self._metrics is not NO_METRICS:
+                    labels = {"bookie": slot.bookie_id}
+                    self._metrics.count(catalogue.BOOKIE_ADDS.name, len(run), labels)
+                    self._metrics.count(catalogue.BOOKIE_ADD_BYTES.name, len(frames), labels)
 
     def _pump_soon(self) -> None:
         if self._pump_handle is None and not self._is_ended:
@@ -415,6 +428,11 @@ class BookKeeperAppender:
             self._tell(self.core.on_not_changed, error)
         else:
             trace.after("bookie.change_stored")
+            if self._metrics is not NO_METRICS:
+                before = self._known.metadata.fragments[-1].ensemble
+                for bookie_id in set(before) - set(stored.metadata.fragments[-1].ensemble):
+                    labels = {"bookie": bookie_id}
+                    self._metrics.count(catalogue.BOOKIE_REPLACED.name, 1, labels)
             self._known = stored
             self._tell(self.core.on_changed, stored.metadata)
             trace.before("bookie.resent")

@@ -22,7 +22,10 @@ from dlog.ledger.bookkeeper.core.entry_read import (
     asking_order,
 )
 from dlog.ledger.bookkeeper.core.quorum import write_set
+from dlog.ledger.bookkeeper.core.reasons import why_read
 from dlog.ledger.bookkeeper.links import DataLink, Links
+from dlog.reason import Wait
+from dlog.together import together
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest
 from dlog.wire.ledger_metadata import LedgerMetadata
@@ -60,6 +63,14 @@ class EntryFetch:
         self._in_flight: Counter[str] = Counter()
         self._usual_bytes: float | None = None  # of an entry that was not read in a batch
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reads: set[EntryRead] = set()  # under way
+
+    def why(self) -> Wait | None:
+        return why_read(self._reads, self._clock.monotonic_s())
+
+    def prefer(self, place: int) -> None:
+        """Begin there in the ensemble, instead of anywhere."""
+        self._first_place = place
 
     async def read(
         self, metadata: LedgerMetadata, first_entry: int, last_entry: int, *, bytes_max: int
@@ -150,6 +161,13 @@ class EntryFetch:
         )
 
     async def _run(self, read: EntryRead) -> None:
+        self._reads.add(read)
+        try:
+            await self._run_to_its_end(read)
+        finally:
+            self._reads.discard(read)
+
+    async def _run_to_its_end(self, read: EntryRead) -> None:
         loop = asyncio.get_running_loop()
         asking: set[asyncio.Task[None]] = set()
         while not read.is_over:
@@ -211,7 +229,7 @@ class EntryFetch:
     async def _read_singly(
         self, link: DataLink, read: EntryRead, ask: Ask
     ) -> tuple[Answer, Sequence[memoryview]]:
-        replies = await asyncio.gather(
+        replies = await together(
             *(
                 link.read(read.ledger_id, entry_id, timeout_ms=ask.timeout_ms)
                 for entry_id in range(read.first_entry, read.first_entry + ask.count_max)

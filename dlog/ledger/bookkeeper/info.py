@@ -28,7 +28,9 @@ _STATES: Final = {
 }
 
 
-def new_metadata(spec: LedgerSpec, ensemble: Sequence[str], password: bytes) -> LedgerMetadata:
+def new_metadata(
+    spec: LedgerSpec, ensemble: Sequence[str], password: bytes, ctime_ms: int | None = None
+) -> LedgerMetadata:
     """Of an open, empty ledger on these bookies."""
     return LedgerMetadata(
         ensemble_size=spec.ensemble,
@@ -38,6 +40,7 @@ def new_metadata(spec: LedgerSpec, ensemble: Sequence[str], password: bytes) -> 
         digest_type=digest_of(spec),
         password=password,
         custom=tuple(CustomPair(key, bytes(value)) for key, value in spec.custom.items()),
+        ctime_ms=ctime_ms,
     )
 
 
@@ -48,17 +51,21 @@ def digest_of(spec: LedgerSpec) -> DigestType:
     return found
 
 
+def name_of(digest: DigestType | None) -> str:
+    return NO_DIGEST if digest is None else _NAMES[digest]
+
+
 def info_of(stored: StoredLedger) -> LedgerInfo:
     metadata = stored.metadata
-    digest = metadata.digest_type
     spec = LedgerSpec(
         ensemble=metadata.ensemble_size,
         write_quorum=metadata.write_quorum,
         ack_quorum=metadata.ack_quorum,
-        digest=NO_DIGEST if digest is None else _NAMES[digest],
+        digest=name_of(metadata.digest_type),
         custom={pair.key: pair.value for pair in metadata.custom},
     )
-    return LedgerInfo(stored.ledger_id, _STATES[metadata.state], end_of(metadata), spec)
+    made_us = None if metadata.ctime_ms is None else metadata.ctime_ms * 1000
+    return LedgerInfo(stored.ledger_id, _STATES[metadata.state], end_of(metadata), spec, made_us)
 
 
 def end_of(metadata: LedgerMetadata) -> ClosedLedger | None:

@@ -58,6 +58,7 @@ class LedgerIds:
         self._high_bits: int | None = None
         self._used: list[Created] = []
         self._deleting: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def draw(self) -> int:
         """A new id. If it fails, a number may be lost, and nothing else."""
@@ -81,7 +82,9 @@ class LedgerIds:
         raise Unsupported("the ledger ids of this layout are used up", path=self._long_ids)
 
     async def close(self) -> None:
-        """The nodes that were drawn are deleted, if that can be done soon; nothing runs on."""
+        """The nodes that were drawn are deleted, if that can be done soon; nothing runs on. What is
+        being drawn now goes with its session."""
+        self._closed = True
         if self._deleting is not None:
             _, late = await asyncio.wait([self._deleting], timeout=_CLOSE_PATIENCE_S)
             if late:
@@ -114,7 +117,7 @@ class LedgerIds:
                 return None
             raise
         self._used.append(made)
-        if self._deleting is None or self._deleting.done():
+        if not self._closed and (self._deleting is None or self._deleting.done()):
             self._deleting = asyncio.get_running_loop().create_task(self._delete_used())
         return parse_generated_id(made.path)
 

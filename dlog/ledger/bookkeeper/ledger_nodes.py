@@ -163,7 +163,7 @@ class LedgerNodes:
         return found.version if found.value == packed else None
 
     async def read(self, ledger_id: int) -> StoredLedger:
-        path = await self._path(ledger_id)
+        path = await self.path_of(ledger_id)
         try:
             found = await self._meta.get(path)
         except NotFound:
@@ -194,7 +194,8 @@ class LedgerNodes:
     async def _put(self, stored: StoredLedger, wanted: LedgerMetadata) -> int:
         packed = pack_ledger_metadata(wanted)
         try:
-            return await self._meta.put(await self._path(stored.ledger_id), packed, stored.version)
+            path = await self.path_of(stored.ledger_id)
+            return await self._meta.put(path, packed, stored.version)
         except NotFound:
             raise _no_ledger(stored.ledger_id) from None
 
@@ -202,7 +203,7 @@ class LedgerNodes:
         tries = self._tries()
         while True:
             try:
-                path = await self._path(ledger_id)
+                path = await self.path_of(ledger_id)
                 await self._meta.sync()
                 found = await self._meta.get(path)
                 await self._meta.delete(path, found.version)
@@ -269,7 +270,7 @@ class LedgerNodes:
 
     # --- Where they are
 
-    async def _path(self, ledger_id: int) -> str:
+    async def path_of(self, ledger_id: int) -> str:
         manager = self._manager or await self._layout()
         if manager is None:
             raise _no_ledger(ledger_id)

@@ -32,6 +32,7 @@ from typing import Protocol
 from dlog.chance import SYSTEM_CHANCE, Chance
 from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import DlogError, ForkedHandle, Unavailable, WriterClosed
+from dlog.ledger.bookkeeper.entrance import Entrance, Refused
 from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.registry import RegistryListener
 from dlog.ledger.bookkeeper.transport import BookieControlLink, BookieDataLink, Link
@@ -83,18 +84,20 @@ class BookieLinks:
         clock: Clock = SYSTEM_CLOCK,
         chance: Chance = SYSTEM_CHANCE,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS_DEFAULT,
+        entrance: Entrance | None = None,
     ) -> None:
         self._registry = registry
         self._health = health if health is not None else Health(chance=chance)
         self._clock = clock
         self._chance = chance
+        self._entrance = entrance or Entrance(tls=None, auth=None, chance=chance)
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._pid = os.getpid()
         self._closed = False
         self._links: dict[tuple[str, Kind], Link] = {}
         self._connecting: dict[tuple[str, Kind], asyncio.Task[Link | DlogError]] = {}
         self._troubles: dict[str, _Trouble] = {}
-        self._open: set[Link] = set()  # also those that are down and not yet gone
+        self._open: dict[Link, None] = {}  # in order; also those that are down and not yet gone
         registry.listen(self)
 
     async def data(self, bookie_id: str) -> BookieDataLink:
@@ -176,12 +179,15 @@ class BookieLinks:
         try:
             endpoint = await self._registry.resolve(bookie_id)
             link = self._new_link(bookie_id, endpoint, kind)
-            async with asyncio.timeout(self._connect_timeout_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: link, endpoint.host, endpoint.port
-                )
+            await self._entrance.connect(
+                link, endpoint.host, endpoint.port, timeout_s=self._connect_timeout_s
+            )
         except DlogError as error:
             return _unavailable(bookie_id, f"has no address: {error.message}")
+        except Refused as error:
+            _log.warning("bookie %s %s", bookie_id, error)
+            self._failed(bookie_id, str(error))
+            return _unavailable(bookie_id, str(error))
         except (OSError, TimeoutError, UnicodeError) as error:  # the last: it is no host's name
             why = f"could not be reached: {str(error) or 'no answer in time'}"
             self._failed(bookie_id, why)
@@ -225,10 +231,10 @@ class BookieLinks:
     # --- What links tell
 
     def on_link_made(self, link: Link) -> None:
-        self._open.add(link)
+        self._open[link] = None
 
     def on_link_gone(self, link: Link) -> None:
-        self._open.discard(link)
+        self._open.pop(link, None)
 
     def on_first_answer(self, link: Link) -> None:
         self._troubles.pop(link.bookie_id, None)
@@ -262,7 +268,7 @@ class BookieLinks:
 
 _HUNG_UP = (
     "accepts connections and ends them before it has answered anything: it is starting, or wants "
-    "authentication or TLS"
+    "authentication, TLS or a client's certificate"
 )
 
 

@@ -29,6 +29,7 @@ from dlog.ledger.bookkeeper.ledger_nodes import Nodes, StoredLedger
 from dlog.ledger.bookkeeper.links import Links
 from dlog.ledger.bookkeeper.tail_watch import TailWatch
 from dlog.ledger.store import LedgerInfo
+from dlog.reason import Wait
 from dlog.wire.bookie_digest import EntryDigest
 from dlog.wire.ledger_metadata import LedgerMetadata
 
@@ -79,13 +80,24 @@ class BookKeeperReader:
         """Requests to a further bookie because the one before was silent."""
         return self._entries.hedges
 
+    def why(self) -> Wait | None:
+        """Which bookies a read under way waits for."""
+        return self._entries.why()
+
+    def prefer(self, copy: int) -> None:
+        """Begin at this bookie of the first ensemble that is read from, and stay there."""
+        self._entries.prefer(copy)
+
     async def info(self) -> LedgerInfo:
         self._check_usable()
         return info_of(await self._tail.look())
 
     async def last_readable(self) -> int:
         self._check_usable()
-        return await self._tail.last_readable()
+        readable = await self._tail.last_readable()
+        if self._tail.core.is_deleted:
+            raise self._deleted()
+        return readable
 
     async def wait_past(self, last_entry: int, timeout_ms: float) -> int:
         self._check_usable()
@@ -99,6 +111,12 @@ class BookKeeperReader:
         if last_entry > tail.readable and not tail.is_deleted:
             readable = await self._tail.last_readable()
             if last_entry > readable and not tail.is_deleted:
+                if self.metadata_away:  # whoever asks may have heard more than bookies tell us
+                    raise Unavailable(
+                        f"whether entry {last_entry} of ledger {self.ledger_id} may be read, only "
+                        "metadata can tell, which gave no answer",
+                        ledger_id=self.ledger_id,
+                    )
                 raise ConfigError(f"entry {last_entry} is not readable; the last one is {readable}")
         if tail.is_deleted:
             raise self._deleted()

@@ -11,6 +11,7 @@ as long as anybody waits for it, and never longer than its time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence, Set
 from dataclasses import dataclass
@@ -22,22 +23,26 @@ from dlog.errors import Broken, DlogError, Timeout, Unavailable
 from dlog.ledger.bookkeeper.core.end_search import BATCH_FRAME_BYTES
 from dlog.ledger.bookkeeper.core.recovery import (
     ChangeLedger,
+    FenceAhead,
     FindEnd,
     ReadLedger,
     Step,
     recover,
 )
 from dlog.ledger.bookkeeper.core.recovery_requests import Add, Ask, LetGo, Settle
-from dlog.ledger.bookkeeper.core.tail_recovery import FoundEnd, TailRecovery
+from dlog.ledger.bookkeeper.core.tail_recovery import FoundEnd, TailRecovery, digest_of
 from dlog.ledger.bookkeeper.ledger_nodes import Nodes, StoredLedger
 from dlog.ledger.bookkeeper.links import DataLink, Links
 from dlog.ledger.bookkeeper.policy import Bookies, Placement
 from dlog.ledger.store import Buffer, ClosedLedger
 from dlog.limits import READ_TIMEOUT_MS_DEFAULT, RECOVERY_TIMEOUT_MS_DEFAULT
 from dlog.wire.bookie_codes import Answer
+from dlog.wire.bookie_v2 import LAST_ENTRY
 from dlog.wire.ledger_metadata import LedgerMetadata
 
 _TICK_S = 0.05
+_FRESH_S = 1.0  # so long what was closed here may be opened without another look
+_FRESH_MAX = 8
 
 
 class LedgerRecovery:
@@ -63,18 +68,32 @@ class LedgerRecovery:
         self._timeout_ms = timeout_ms
         self._read_timeout_ms = read_timeout_ms
         self._running: dict[int, _Running] = {}
+        self._closed: dict[int, tuple[float, StoredLedger]] = {}
 
-    async def recover(self, ledger_id: int, *, known: StoredLedger | None = None) -> ClosedLedger:
+    def take_closed(self, ledger_id: int) -> StoredLedger | None:
+        """As it was closed here within the last second, once: for whoever recovers in order to
+        read. Its end changes no more; whether it moved or was deleted, readers find out."""
+        at_s, stored = self._closed.pop(ledger_id, (0.0, None))
+        return stored if self._clock.monotonic_s() - at_s <= _FRESH_S else None
+
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        known: StoredLedger | None = None,
+        fenced: Callable[[], None] | None = None,
+    ) -> ClosedLedger:
         """Fences, finds the end, closes; of a closed ledger, its end. What is `known` of it is not
-        read again. `NotFound`; `AuthError`; `Unavailable` names who is missing; `Timeout` says what
-        it waited for. After these the ledger is in recovery, and another try may be made at any
-        time."""
+        read again; `fenced` is called between the fence and the search. `NotFound`; `AuthError`;
+        `Unavailable` names who is missing; `Timeout` says what it waited for. After these the
+        ledger is in recovery, and another try may be made at any time."""
         running = self._running.get(ledger_id)
         while running is not None and running.waiting == 0:  # given up, and not gone yet
             await asyncio.wait([running.task])
             running = self._running.get(ledger_id)
         if running is None:
-            running = _Running(asyncio.create_task(self._recover(ledger_id, known)))
+            run = _Run(self, ledger_id, known, fenced)
+            running = _Running(asyncio.create_task(self._recover(run)), run)
             self._running[ledger_id] = running
             running.task.add_done_callback(lambda _: self._running.pop(ledger_id))
         running.waiting += 1
@@ -86,6 +105,11 @@ class LedgerRecovery:
             running.waiting -= 1
             if running.waiting == 0:
                 running.task.cancel()
+
+    def waits_for(self, ledger_id: int) -> str | None:
+        """What a recovery of this ledger that is under way waits for."""
+        running = self._running.get(ledger_id)
+        return None if running is None else running.run.waits_for() or None
 
     async def close(self) -> None:
         """Ends those that go on; the ledgers stay in recovery."""
@@ -102,11 +126,11 @@ class LedgerRecovery:
             avoided=bookies.avoided(),
         )
 
-    async def _recover(self, ledger_id: int, known: StoredLedger | None) -> ClosedLedger:
-        run = _Run(self, ledger_id, known)
+    async def _recover(self, run: _Run) -> ClosedLedger:
+        ledger_id = run.ledger_id
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                return await run.to_the_end()
+                closed = await run.to_the_end()
         except TimeoutError as error:
             if isinstance(error, DlogError):
                 raise
@@ -116,25 +140,58 @@ class LedgerRecovery:
                 ledger_id=ledger_id,
                 elapsed_ms=self._timeout_ms,
             ) from None
+        self.remember(run.stored)
+        return closed
+
+    def remember(self, stored: StoredLedger) -> None:
+        if len(self._closed) >= _FRESH_MAX:
+            del self._closed[next(iter(self._closed))]
+        self._closed[stored.ledger_id] = self._clock.monotonic_s(), stored
 
 
 @dataclass(slots=True)
 class _Running:
     task: asyncio.Task[ClosedLedger]
+    run: _Run
     waiting: int = 0  # with nobody left it ends
 
 
 class _Run:
     """One recovery: the steps of the procedure, one after the other."""
 
-    def __init__(self, owner: LedgerRecovery, ledger_id: int, known: StoredLedger | None) -> None:
+    def __init__(
+        self,
+        owner: LedgerRecovery,
+        ledger_id: int,
+        known: StoredLedger | None,
+        fenced: Callable[[], None] | None,
+    ) -> None:
         self._owner = owner
-        self._ledger_id = ledger_id
+        self._fenced = fenced
+        self.ledger_id = ledger_id
         self._stored = known
         self.why = ""  # what it waited for when it was ended
+        self._tail: _Tail | None = None  # while the bookies are asked
+        self._ahead: set[asyncio.Task[None]] = set()
+
+    @property
+    def stored(self) -> StoredLedger:
+        assert self._stored is not None
+        return self._stored
+
+    def waits_for(self) -> str:
+        return self.why if self._tail is None else self._tail.why()
 
     async def to_the_end(self) -> ClosedLedger:
-        procedure = recover(self._ledger_id)
+        try:
+            return await self._run()
+        finally:
+            for task in self._ahead:
+                task.cancel()
+            await asyncio.gather(*self._ahead, return_exceptions=True)
+
+    async def _run(self) -> ClosedLedger:
+        procedure = recover(self.ledger_id)
         answer: LedgerMetadata | FoundEnd | None = None
         error: DlogError | None = None
         while True:
@@ -149,24 +206,40 @@ class _Run:
             except DlogError as caught:
                 error = caught
 
-    async def _perform(self, step: Step) -> LedgerMetadata | FoundEnd:
+    async def _perform(self, step: Step) -> LedgerMetadata | FoundEnd | None:
         nodes = self._owner._nodes
+        if isinstance(step, FenceAhead):
+            for bookie_id in step.metadata.fragments[-1].ensemble:
+                self._ahead.add(asyncio.create_task(self._fence_ahead(bookie_id, step.metadata)))
+            return None
         if isinstance(step, FindEnd):
-            tail = _Tail(self._owner, self._ledger_id, step.metadata)
+            self._tail = tail = _Tail(self._owner, self.ledger_id, step.metadata, self._fenced)
             try:
                 return await tail.find_end()
             finally:
                 self.why = tail.why()
+                self._tail = None
                 await tail.end()
         self.why = "for metadata"
         if isinstance(step, ReadLedger):
             if self._stored is not None:
                 return self._stored.metadata
             read = nodes.read_fresh if step.fresh else nodes.read
-            self._stored = await read(self._ledger_id)
+            self._stored = await read(self.ledger_id)
         else:
             self._stored = await self._change(step)
         return self._stored.metadata
+
+    async def _fence_ahead(self, bookie_id: str, metadata: LedgerMetadata) -> None:
+        _, key = digest_of(self.ledger_id, metadata)
+        with contextlib.suppress(Unavailable):  # the fence that counts will say so
+            link = await self._owner._links.recovery(bookie_id)
+            await link.read(
+                self.ledger_id,
+                LAST_ENTRY,
+                timeout_ms=self._owner._read_timeout_ms,
+                fence_key=key,
+            )
 
     async def _change(self, step: ChangeLedger) -> StoredLedger:
         assert self._stored is not None
@@ -179,7 +252,14 @@ class _Run:
 class _Tail:
     """What goes on at the bookies: hears as their sink, until the core has found the end."""
 
-    def __init__(self, owner: LedgerRecovery, ledger_id: int, metadata: LedgerMetadata) -> None:
+    def __init__(
+        self,
+        owner: LedgerRecovery,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        fenced: Callable[[], None] | None,
+    ) -> None:
+        self._fenced = fenced
         self._links = owner._links
         self._clock = owner._clock
         self._read_timeout_ms = owner._read_timeout_ms
@@ -256,6 +336,9 @@ class _Tail:
     def _perform(self) -> None:
         for request in self._core.take():
             if isinstance(request, Ask):
+                if not request.is_fence and self._fenced is not None:
+                    self._fenced()  # enough bookies are: now it looks for the end
+                    self._fenced = None
                 self.spawn(self._ask(request))
             elif isinstance(request, Add):
                 trace.before("recovery.written_back")

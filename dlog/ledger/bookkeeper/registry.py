@@ -24,6 +24,7 @@ from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import Corrupt, DlogError, FormatError, Handle, NotFound, Unavailable
 from dlog.ledger.bookkeeper.health import Health
 from dlog.meta.store import MetaStore, Versioned
+from dlog.together import together
 from dlog.wire.bookie_service_info import Endpoint, is_bookie_id, resolve
 from dlog.wire.ledger_paths import AVAILABLE_NODE, DISABLE_HEALTH_CHECK_NODE, READ_ONLY_NODE
 
@@ -134,6 +135,11 @@ class BookieRegistry:
             self._doubt(error)
             return known.endpoint
 
+    async def service_info(self, bookie_id: str) -> bytes:
+        """What it says of itself, as it stands in its node now."""
+        node = await self._node_of(bookie_id)
+        return b"" if node is None else node.value
+
     def suspect(self, bookie_id: str) -> None:
         """It was not to be reached where we thought it was: look it up again."""
         known = self._known.get(bookie_id)
@@ -173,7 +179,7 @@ class BookieRegistry:
             )
 
     async def _list(self) -> None:
-        names, read_only_names, disabled = await asyncio.gather(
+        names, read_only_names, disabled = await together(
             self._meta.children(self._available),
             self._children_if_any(self._read_only_at),
             self._get_if_any(self._disable_at),
@@ -218,9 +224,11 @@ class BookieRegistry:
 
     async def _recheck_addresses(self, here: set[str]) -> set[str]:
         """The bookies, of those we know the address of, whose nodes are new ones."""
-        asked = {bookie_id: self._known.get(bookie_id) for bookie_id in self._asked_for & here}
+        asked = {
+            bookie_id: self._known.get(bookie_id) for bookie_id in sorted(self._asked_for & here)
+        }
         asked |= self._known
-        nodes = await asyncio.gather(*map(self._node_of, asked))
+        nodes = await together(*map(self._node_of, asked))
         came = set()
         for (bookie_id, known), node in zip(asked.items(), nodes, strict=True):
             if self._known.get(bookie_id) is not known:

@@ -18,46 +18,59 @@ long as no bookie of theirs is lost.
 from __future__ import annotations
 
 import asyncio
-import hmac
+import contextlib
 import logging
 import os
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from dlog import trace
 from dlog.chance import SYSTEM_CHANCE, Chance
 from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import (
-    AuthError,
     ConfigError,
     DlogError,
     ForkedHandle,
     NotFound,
+    Timeout,
     Unavailable,
     Unsupported,
 )
+from dlog.findings import Finding, Wish
 from dlog.ledger.bookkeeper.appender import BookKeeperAppender
+from dlog.ledger.bookkeeper.auth import BookieAuth
+from dlog.ledger.bookkeeper.copies import LedgerCopiesAtBookies
 from dlog.ledger.bookkeeper.core.append_effects import AppendOptions
 from dlog.ledger.bookkeeper.core.entry_read import BookieHabits
+from dlog.ledger.bookkeeper.entrance import Entrance
+from dlog.ledger.bookkeeper.examine import Examination
 from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.info import end_of, info_of, new_metadata
 from dlog.ledger.bookkeeper.ledger_nodes import LedgerNodes, StoredLedger
+from dlog.ledger.bookkeeper.passwords import Passwords
 from dlog.ledger.bookkeeper.policy import Placement, RandomPlacement
 from dlog.ledger.bookkeeper.pool import BookieLinks
 from dlog.ledger.bookkeeper.reader import BookKeeperReader
 from dlog.ledger.bookkeeper.recovery import LedgerRecovery
 from dlog.ledger.bookkeeper.registry import BookieRegistry
-from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec
+from dlog.ledger.copies import CopyNews, LedgerCopies
+from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec, Whereabouts
 from dlog.limits import (
     CONNECT_TIMEOUT_MS_DEFAULT,
     META_TIMEOUT_MS_DEFAULT,
     RECOVERY_TIMEOUT_MS_DEFAULT,
 )
 from dlog.meta.store import MetaStore
-from dlog.wire.bookie_digest import EntryDigest
+from dlog.metrics import NO_METRICS, Metrics
+from dlog.secret import Provider, Secret
+from dlog.tls import TlsContexts, TlsOptions
 from dlog.wire.ledger_metadata import LedgerState
 
 _log = logging.getLogger("dlog.ledger")
+
+T = TypeVar("T")
 
 # How long a deletion waits for the fence. A ledger whose bookies are gone must be deletable, too.
 _FENCE_PATIENCE_S = 10.0
@@ -67,8 +80,11 @@ class BookKeeperLedgerStore:
     """Ledgers below `ledgers_root` of a BookKeeper cluster, whose metadata is in `meta` (which
     stays the caller's to close). Belongs to the event loop of its first call.
 
-    The password goes into each new ledger, and opens those that were made with it. Connections are
-    made when first needed and shared by all ledgers.
+    The password goes into each new ledger, and opens those that were made with it; with none given
+    each ledger has one of its own (see `passwords`). With `digest` no ledger with another one is
+    made, opened or recovered. Connections are made when first needed and
+    shared by all ledgers. With `tls`, nothing goes to a bookie without it; `auth` says who we are,
+    and a bookie that does not want to know is none of ours.
     """
 
     def __init__(
@@ -76,7 +92,12 @@ class BookKeeperLedgerStore:
         meta: MetaStore,
         *,
         ledgers_root: str = "/ledgers",
-        password: bytes = b"",
+        password: Secret | bytes | str | Provider | None = None,
+        digest: str | None = None,
+        unsafe_empty_password: bool = False,
+        unsafe_no_digest: bool = False,
+        tls: TlsOptions | None = None,
+        auth: BookieAuth | None = None,
         placement: Placement | None = None,
         append: AppendOptions | None = None,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS_DEFAULT,
@@ -84,12 +105,21 @@ class BookKeeperLedgerStore:
         recovery_timeout_ms: float = RECOVERY_TIMEOUT_MS_DEFAULT,
         clock: Clock = SYSTEM_CLOCK,
         chance: Chance = SYSTEM_CHANCE,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self._is_ready = False
+        self._metrics = metrics
         self._closed = False
         self._pid = os.getpid()
+        self._meta = meta
         self._root = ledgers_root
-        self._password = bytes(password)
+        self._has_tls, self._has_auth = tls is not None, auth is not None
+        self._passwords = Passwords(
+            password,
+            digest=digest,
+            unsafe_empty=unsafe_empty_password,
+            unsafe_no_digest=unsafe_no_digest,
+        )
         self._placement = placement or RandomPlacement(chance)
         self._append = append or AppendOptions()
         self._clock, self._chance = clock, chance
@@ -107,6 +137,9 @@ class BookKeeperLedgerStore:
             clock=clock,
             chance=chance,
             connect_timeout_ms=connect_timeout_ms,
+            entrance=Entrance(
+                tls=None if tls is None else TlsContexts(tls), auth=auth, chance=chance
+            ),
         )
         self._recovery = LedgerRecovery(
             self._links,
@@ -117,9 +150,18 @@ class BookKeeperLedgerStore:
             timeout_ms=recovery_timeout_ms,
         )
         self._habits = BookieHabits()
+        self._copies = LedgerCopiesAtBookies(
+            self._registry,
+            self._links,
+            self._nodes,
+            self._passwords,
+            self._placement,
+            self._habits,
+            clock=clock,
+        )
         self._getting_ready = asyncio.Lock()
-        self._appenders: set[BookKeeperAppender] = set()
-        self._readers: set[BookKeeperReader] = set()
+        self._appenders: dict[BookKeeperAppender, None] = {}  # in the order of their making
+        self._readers: dict[BookKeeperReader, None] = {}
         self._ending: asyncio.Task[None] | None = None
 
     async def create(self, spec: LedgerSpec) -> BookKeeperAppender:
@@ -128,11 +170,14 @@ class BookKeeperLedgerStore:
                 f"dlog writes each entry to the whole ensemble: {spec.write_quorum} copies on "
                 f"{spec.ensemble} bookies would be striped. Ledgers of that kind are read only"
             )
+        self._passwords.check_new(spec)
+        password = self._passwords.of_new()
         await self._ready()
         ensemble = await self._ensemble(spec.ensemble)
         links_before = {bookie_id: self._links.data_now(bookie_id) for bookie_id in ensemble}
         trace.before("bookie.created")
-        stored = await self._nodes.create(new_metadata(spec, ensemble, self._password))
+        ctime_ms = self._clock.wall_us() // 1000
+        stored = await self._nodes.create(new_metadata(spec, ensemble, password, ctime_ms))
         trace.after("bookie.created")
         self._check_usable()
         appender = BookKeeperAppender(
@@ -144,10 +189,11 @@ class BookKeeperLedgerStore:
             options=self._append,
             clock=self._clock,
             chance=self._chance,
+            metrics=self._metrics,
             links_before=links_before,
-            on_let_go=self._appenders.discard,
+            on_let_go=partial(_drop, self._appenders),
         )
-        self._appenders.add(appender)
+        self._appenders[appender] = None
         return appender
 
     async def _ensemble(self, size: int) -> tuple[str, ...]:
@@ -162,23 +208,27 @@ class BookKeeperLedgerStore:
             size, writable=self._bookies.writable(), avoided=self._bookies.avoided()
         )
 
-    async def open(self, ledger_id: int) -> BookKeeperReader:
+    async def open(
+        self, ledger_id: int, *, digest: str | None = None, closed: ClosedLedger | None = None
+    ) -> BookKeeperReader:
         await self._ready()
-        stored = await self._nodes.read_fresh(ledger_id)
-        digest = self._digest_of(stored)
+        stored = None if closed is None else self._recovery.take_closed(ledger_id)
+        if stored is None:
+            stored = await self._nodes.read_fresh(ledger_id)
+        checked = self._passwords.digest_of(stored, digest)
         await self._learn_addresses(stored)
         self._check_usable()
         reader = BookKeeperReader(
             stored,
             links=self._links,
             nodes=self._nodes,
-            digest=digest,
+            digest=checked,
             habits=self._habits,
             clock=self._clock,
             chance=self._chance,
-            on_closed=self._readers.discard,
+            on_closed=partial(_drop, self._readers),
         )
-        self._readers.add(reader)
+        self._readers[reader] = None
         return reader
 
     async def _learn_addresses(self, stored: StoredLedger) -> None:
@@ -192,13 +242,19 @@ class BookKeeperLedgerStore:
 
         fragments = stored.metadata.fragments
         bookie_ids = {bookie_id for fragment in fragments for bookie_id in fragment.ensemble}
-        await asyncio.gather(*map(learn, bookie_ids))
+        await asyncio.gather(*map(learn, sorted(bookie_ids)))
 
     async def info(self, ledger_id: int) -> LedgerInfo:
         self._check_usable()
         return info_of(await self._nodes.read_fresh(ledger_id))
 
-    async def recover(self, ledger_id: int) -> ClosedLedger:
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        digest: str | None = None,
+        fenced: Callable[[], None] | None = None,
+    ) -> ClosedLedger:
         await self._ready()
         try:
             stored = await self._nodes.read(ledger_id)
@@ -207,9 +263,9 @@ class BookKeeperLedgerStore:
         end = end_of(stored.metadata)
         if end is not None:
             return end
-        self._digest_of(stored)
+        self._passwords.digest_of(stored, digest)
         try:
-            return await self._recovery.recover(ledger_id, known=stored)
+            return await self._recovery.recover(ledger_id, known=stored, fenced=fenced)
         except asyncio.CancelledError:
             # The store was closed under it, and nobody cancelled us?
             task = asyncio.current_task()
@@ -241,10 +297,79 @@ class BookKeeperLedgerStore:
                 error,
             )
 
+    def why_recovery(self, ledger_id: int) -> str | None:
+        return self._recovery.waits_for(ledger_id)
+
+    async def whereabouts(self, ledger_id: int) -> Whereabouts:
+        await self._ready()
+        stored = await self._nodes.read_fresh(ledger_id)
+        with contextlib.suppress(Unavailable, Timeout):  # then as last seen
+            await self._registry.refresh()
+        fragments = stored.metadata.fragments
+        bookies = tuple(sorted({each for fragment in fragments for each in fragment.ensemble}))
+        registry = self._registry
+        here = {*registry.writable(), *registry.read_only()}
+        return Whereabouts(
+            bookies=bookies,
+            writing=() if end_of(stored.metadata) is not None else fragments[-1].ensemble,
+            not_registered=tuple(each for each in bookies if each not in here),
+            read_only=tuple(each for each in bookies if each in registry.read_only()),
+            quarantined=tuple(each for each in bookies if each in registry.avoided()),
+        )
+
     async def scan_ids(self) -> AsyncIterator[int]:
         self._check_usable()
         async for ledger_id in self._nodes.scan_ids():
             yield ledger_id
+
+    async def examine(self, wish: Wish, ledger_ids: Sequence[int]) -> list[Finding]:
+        """Also of a place that is no good. Looks at each bookie, in bounded time."""
+        self._check_usable()
+        examination = Examination(
+            self._meta,
+            self._root,
+            self._registry,
+            self._links,
+            self._nodes,
+            self._passwords,
+            has_tls=self._has_tls,
+            has_auth=self._has_auth,
+            clock=self._clock,
+        )
+        return await examination.run(wish, ledger_ids)
+
+    # --- copy by copy (`dlog.ledger.copies`)
+
+    async def copies_of(self, ledger_id: int) -> LedgerCopies:
+        await self._ready()
+        return await self._copies.of(ledger_id)
+
+    async def check_copies(
+        self, ledger_id: int, *, digest: str, last_entry: int
+    ) -> AsyncIterator[CopyNews]:
+        await self._ready()
+        async for news in self._copies.check(ledger_id, digest=digest, last_entry=last_entry):
+            yield news
+
+    async def mend_copy(
+        self, ledger_id: int, keeper: str, first_entry: int, last_entry: int, *, digest: str
+    ) -> int:
+        await self._ready()
+        return await self._copies.mend(ledger_id, keeper, first_entry, last_entry, digest=digest)
+
+    async def move_copies(
+        self, ledger_id: int, first_entry: int, lost: str, *, digest: str
+    ) -> str | None:
+        await self._ready()
+        return await self._copies.move(ledger_id, first_entry, lost, digest=digest)
+
+    async def amend_end(self, ledger_id: int, last_entry: int, bytes: int, *, digest: str) -> bool:
+        await self._ready()
+        return await self._copies.amend(ledger_id, last_entry, bytes, digest=digest)
+
+    async def node_of(self, ledger_id: int) -> str:
+        self._check_usable()
+        return await self._nodes.path_of(ledger_id)
 
     async def close(self) -> None:
         if os.getpid() != self._pid:
@@ -305,18 +430,9 @@ class BookKeeperLedgerStore:
         if self._closed:
             raise ConfigError(f"the ledger store at {self._root} was closed")
 
-    def _digest_of(self, stored: StoredLedger) -> EntryDigest:
-        """How its entries are checked, if the password is ours."""
-        metadata, ledger_id = stored.metadata, stored.ledger_id
-        if metadata.digest_type is None or metadata.password is None:
-            raise Unsupported(
-                f"ledger {ledger_id} is older than digests in metadata: nothing says how its "
-                "entries are checked",
-                ledger_id=ledger_id,
-            )
-        if not hmac.compare_digest(metadata.password, self._password):
-            raise AuthError(f"ledger {ledger_id} has another password", ledger_id=ledger_id)
-        return EntryDigest(metadata.digest_type, metadata.password)
+
+def _drop(handles: dict[T, None], handle: T) -> None:
+    handles.pop(handle, None)
 
 
 class _Bookies:

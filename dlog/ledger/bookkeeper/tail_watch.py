@@ -73,8 +73,8 @@ class TailWatch:
         self._watching: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[DlogError | None] | None = None
         self._looked_at_s = clock.monotonic_s()
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._rounds: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in the order of their coming
+        self._rounds: dict[asyncio.Future[None], None] = {}
 
     # --- metadata
 
@@ -142,17 +142,25 @@ class TailWatch:
             if self.metadata_away:
                 self.answers_without_metadata += 1
             if lacs is not None and not self.core.is_ended:
-                if ensemble != self.core.metadata.fragments[-1].ensemble:
-                    await self._ask_lacs()
-                else:
+                if ensemble == self.core.metadata.fragments[-1].ensemble:
                     await asyncio.wait({lacs})
                     self._check_open()
-                    if (error := lacs.result()) is not None:
-                        raise error
+                await self._take_lacs(lacs, ensemble)
             return self.core.readable
         finally:
             if lacs is not None:
                 lacs.cancel()
+
+    async def _take_lacs(
+        self, lacs: asyncio.Task[DlogError | None], asked: tuple[str, ...]
+    ) -> None:
+        """Metadata may have come back in the meantime, and know better."""
+        if self.core.is_ended:
+            return
+        if asked != self.core.metadata.fragments[-1].ensemble:
+            await self._ask_lacs()
+        elif (error := lacs.result()) is not None:
+            raise error
 
     async def _see_metadata(
         self,
@@ -200,11 +208,11 @@ class TailWatch:
 
         for place, bookie_id in enumerate(round.bookies):
             self._ask_lac(bookie_id, partial(heard, place))
-        self._rounds.add(over)
+        self._rounds[over] = None
         try:
             await over
         finally:
-            self._rounds.discard(over)
+            self._rounds.pop(over, None)
         self._check_open()
         if not round.is_covered:
             raise round.error()
@@ -290,12 +298,12 @@ class TailWatch:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(max(0.0, timeout_s), _settle, waiter)
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     def _wake(self) -> None:
         for waiter in self._waiters:

@@ -6,9 +6,9 @@ leaves in one write, for whichever ledger it is: the system call costs more than
 Deadlines are swept, per link and only while something is in flight: no request has a timer of its
 own.
 
-No bookie says hello, and one without authentication wants none: the first bytes are a request. Were
-there anything to settle first (credentials, TLS), it would stand between `connection_made` and the
-first `send`, with bodies limited until it is done.
+No bookie says hello, and one without authentication wants none: the first bytes are a request. What
+there is to settle first (TLS, credentials) is the business of `entrance`; the link gets the
+connection when that is done.
 """
 
 from __future__ import annotations
@@ -112,6 +112,13 @@ class Link(asyncio.Protocol):
         return self._core.strays
 
     @property
+    def peer_certificate(self) -> bytes | None:
+        """As DER; None without TLS, and once it is down."""
+        secure = self._transport and self._transport.get_extra_info("ssl_object")
+        found: bytes | None = secure.getpeercert(binary_form=True) if secure else None
+        return found
+
+    @property
     def unsent_bytes(self) -> int:
         return self._queue_bytes
 
@@ -143,7 +150,9 @@ class Link(asyncio.Protocol):
         self._transport = transport
         self._owner.on_link_made(self)
         # Told at the first byte that does not fit, so that what waits stays here, uncopied.
-        transport.set_write_buffer_limits(high=0)
+        # (asyncio's TLS pauses at its limit, not above it: at 0 it would with nothing to write.)
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        transport.set_write_buffer_limits(high=1 if is_tls else 0)
         _set_options(transport.get_extra_info("socket"))
         if not self._core.is_up:
             transport.abort()

@@ -11,9 +11,11 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from dlog.errors import DlogError, Outcome, Unavailable
+from dlog.ledger.embedded.background import in_background
 
 T = TypeVar("T")
 
@@ -95,9 +97,8 @@ class DataFile:
             raise disk_error(error, "read", self.path, self.ledger_id) from error
 
     async def _on_thread(self, step: Callable[[bool], T]) -> T:
-        loop = asyncio.get_running_loop()
         self._reads += 1
-        running = loop.run_in_executor(None, step, True)
+        running = in_background(partial(step, True))
         # A cancelled wait leaves the thread reading, so the descriptor must outlive the waiter.
         running.add_done_callback(lambda _: self._done())
         return await asyncio.shield(running)

@@ -25,6 +25,7 @@ FRAME_MAGIC = b"\xd1ogf"
 FRAME_HEADER_BYTES = 64
 FRAME_BYTES_MAX = FRAME_HEADER_BYTES + LEDGER_ENTRY_BYTES_MAX + 8
 UID_BYTES = 16
+OFFSET_END = 1 << 62  # no file is as long, and an offset with a size behind it is still one
 
 _FILE = struct.Struct(
     "<8sI4xq16sQ12x"

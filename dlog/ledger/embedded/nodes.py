@@ -16,12 +16,14 @@ from typing import Any, NoReturn
 
 from dlog.chance import Chance, backoff_s
 from dlog.errors import AlreadyExists, Conflict, FormatError, NotFound, Unavailable
+from dlog.ledger.embedded.file import UID_BYTES
 from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec, LedgerState
 from dlog.limits import META_ATTEMPTS_MAX
 from dlog.meta.store import MetaStore, check_path
 
 FORMAT = 1
 _PREFIX = "ledger-"
+_NUMBER_END = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,10 @@ class Node:
     @property
     def info(self) -> LedgerInfo:
         if self.end is None:
-            return LedgerInfo(self.ledger_id, LedgerState.OPEN, None, self.spec)
-        return LedgerInfo(self.ledger_id, LedgerState.CLOSED, self.end.closed, self.spec)
+            return LedgerInfo(self.ledger_id, LedgerState.OPEN, None, self.spec, self.created_us)
+        return LedgerInfo(
+            self.ledger_id, LedgerState.CLOSED, self.end.closed, self.spec, self.created_us
+        )
 
 
 class LedgerNodes:
@@ -186,16 +190,29 @@ def _parse(ledger_id: int, fields: dict[str, Any], version: int, path: str) -> N
         custom = {name: base64.b64decode(text) for name, text in spec["custom"].items()}
         numbers = {name: _number(spec[name]) for name in ("ensemble", "write_quorum", "ack_quorum")}
         uid = bytes.fromhex(fields["uid"])
+        if len(uid) != UID_BYTES:
+            raise ValueError(f"a uid of {len(uid)} bytes")
         created_us = _number(fields["created_us"])
         end = None
         if state is LedgerState.CLOSED:
-            closed = fields["closed"]
-            end = End(*(_number(closed[name]) for name in ("last_entry", "bytes", "offset")))
+            end = _end_of(fields["closed"])
         digest = spec["digest"]
     except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
         raise FormatError(f"{path} is not ledger metadata: {error!r}", path=path) from error
     made_with = LedgerSpec(**numbers, digest=digest, custom=custom)
     return Node(ledger_id, uid, created_us, made_with, end, version, fields)
+
+
+def _end_of(closed: dict[str, Any]) -> End:
+    end = End(*(_number(closed[name]) for name in ("last_entry", "bytes", "offset")))
+    if end.last_entry < 0:
+        fits = end == EMPTY
+    else:
+        fits = max(end.last_entry, end.bytes, end.offset) < _NUMBER_END
+        fits = fits and end.bytes >= 0 and end.offset > 0
+    if not fits:
+        raise ValueError(f"{end} is no end")
+    return end
 
 
 def _number(value: object) -> int:
@@ -207,7 +224,7 @@ def _number(value: object) -> int:
 def _object(raw: bytes, path: str) -> dict[str, Any]:
     try:
         fields = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not JSON", path=path) from error
     if not isinstance(fields, dict) or type(fields.get("format")) is not int:
         _refuse(path, "has no format number")

@@ -25,6 +25,7 @@ from dlog.ledger.embedded.datafile import DataFile, disk_error
 from dlog.ledger.embedded.file import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
+    OFFSET_END,
     Frame,
     check_file_header,
     parse_frame,
@@ -78,7 +79,10 @@ class EmbeddedReader:
         return node.info
 
     async def last_readable(self) -> int:
-        return (await self._look())[0]
+        readable = (await self._look())[0]
+        if readable < 0 and await self._is_deleted():
+            raise self._not_found()
+        return readable
 
     async def wait_past(self, last_entry: int, timeout_ms: float) -> int:
         deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
@@ -300,6 +304,8 @@ class EmbeddedReader:
         return frame.offset
 
     def _header_at(self, data: DataFile, offset: int, entry_id: int | None, wait: bool) -> Frame:
+        if not 0 <= offset < OFFSET_END:  # the words are damaged
+            raise self._corrupt(offset, -1 if entry_id is None else entry_id)
         raw = data.read(offset, FRAME_HEADER_BYTES, wait=wait)
         return self._parse(memoryview(raw), 0, offset, entry_id)
 

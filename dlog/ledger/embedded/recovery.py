@@ -18,6 +18,7 @@ from dlog.ledger.embedded.file import (
     FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
+    OFFSET_END,
     Frame,
     check_file_header,
     parse_frame,
@@ -43,7 +44,9 @@ def find_end(file: DataFile, uid: bytes, *, confirmed_offset: int, only_confirme
             return EMPTY
         return scan.follow(None, FILE_HEADER_BYTES)
     scan.check_begins()
-    frame = scan.whole_frame(confirmed_offset)
+    # The words may be damaged, too, and name what is no place in any file.
+    is_place = 0 < confirmed_offset < OFFSET_END
+    frame = scan.whole_frame(confirmed_offset) if is_place else None
     if frame is None:
         raise scan.corrupt(confirmed_offset, "the newest confirmed entry")
     if only_confirmed:

@@ -32,14 +32,16 @@ from dlog.errors import (
     NotFound,
     Outcome,
 )
+from dlog.ledger.copies import Stray
 from dlog.ledger.embedded.appender import EmbeddedAppender
+from dlog.ledger.embedded.background import in_background
 from dlog.ledger.embedded.datafile import DataFile, disk_error
 from dlog.ledger.embedded.file import FILE_HEADER_BYTES, encode_file_header
 from dlog.ledger.embedded.nodes import EMPTY, End, LedgerNodes, Node
 from dlog.ledger.embedded.reader import EmbeddedReader
 from dlog.ledger.embedded.recovery import find_end
 from dlog.ledger.embedded.words import Words
-from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec
+from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec, check_digest
 from dlog.meta.store import MetaStore
 
 _log = logging.getLogger("dlog.ledger")
@@ -122,10 +124,14 @@ class EmbeddedLedgerStore:
         self._appenders.add(appender)
         return appender
 
-    async def open(self, ledger_id: int) -> EmbeddedReader:
+    async def open(
+        self, ledger_id: int, *, digest: str | None = None, closed: ClosedLedger | None = None
+    ) -> EmbeddedReader:
         await self._prepare()
+        node = await self._nodes.read(ledger_id)
+        check_digest(ledger_id, node.spec.digest, digest)
         reader = EmbeddedReader(
-            await self._nodes.read(ledger_id),
+            node,
             data_path=self._data_path(ledger_id),
             words_path=self._words_path(ledger_id),
             nodes=self._nodes,
@@ -139,14 +145,23 @@ class EmbeddedLedgerStore:
         await self._prepare()
         return (await self._nodes.read(ledger_id)).info
 
-    async def recover(self, ledger_id: int) -> ClosedLedger:
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        digest: str | None = None,
+        fenced: Callable[[], None] | None = None,
+    ) -> ClosedLedger:
         await self._prepare()
         node = await self._nodes.read(ledger_id)
         if node.end is not None:
             return node.end.closed
+        check_digest(ledger_id, node.spec.digest, digest)
         # No step of its own in metadata says "in recovery": the fence word holds off the appender,
         # and the one compare-and-set that closes is the only write that counts.
         words = await self._on_thread(lambda: self._fence(ledger_id))
+        if fenced is not None:
+            fenced()
         try:
             trace.before("recover.scanned")
             found = await self._on_thread(lambda: self._find_end(node, words))
@@ -182,6 +197,35 @@ class EmbeddedLedgerStore:
         await self._sweep()
         for ledger_id in await self._nodes.ids():
             yield ledger_id
+
+    async def strays(self) -> list[Stray]:
+        """Files of ledgers that have no node, and files that are none of a ledger's. Left alone: if
+        an older copy of the metadata was put back, they may be all that is left of the data."""
+        await self._prepare()
+        await self._sweep()
+        files = await self._on_thread(self._files)  # before the nodes, which are made first
+        known = set(await self._nodes.ids())
+        found = [Stray(path, size) for path, ledger_id, size in files if ledger_id not in known]
+        if found:  # some may be of a ledger that is being deleted now: its node goes first
+            await self._sweep()
+            left = {path for path, _, _ in await self._on_thread(self._files)}
+            found = [stray for stray in found if stray.path in left]
+        return found
+
+    def _files(self) -> list[tuple[str, int | None, int]]:
+        """Path, ledger and size of each; what is gone by now is not there."""
+        found = []
+        for entry in os.scandir(self._directory):
+            stem, suffix = os.path.splitext(entry.name)
+            is_ledgers = suffix in (_DATA_SUFFIX, _WORDS_SUFFIX) and stem.isdigit()
+            if entry.name.startswith(_OWNER_NAME):
+                continue
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:
+                continue
+            found.append((entry.path, int(stem) if is_ledgers else None, size))
+        return sorted(found)
 
     async def close(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -358,7 +402,7 @@ class EmbeddedLedgerStore:
     async def _on_thread(self, step: Callable[[], T]) -> T:
         """Disk work off the loop. It is waited for to its end even if we are cancelled, since the
         words it uses are closed behind it."""
-        working = asyncio.get_running_loop().run_in_executor(None, step)
+        working = in_background(step)
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import sys
 
+from dlog.testing.cluster import archive
 from dlog.testing.cluster.jars import BOOKKEEPER_DEFAULT, BOOKKEEPER_VERSIONS, why_not_brought
 
 
 def main() -> int:
     for version in BOOKKEEPER_VERSIONS:
-        sys.stdout.write(f"BookKeeper {version}: {why_not_brought(version) or 'ready'}\n")
+        missing = why_not_brought(version)
+        if missing is None:
+            archive.make(version)
+        sys.stdout.write(f"BookKeeper {version}: {missing or 'ready'}\n")
         sys.stdout.flush()
     return 0 if why_not_brought(BOOKKEEPER_DEFAULT) is None else 1
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlog.errors import ConfigError, Unavailable
+from dlog.testing.cluster.archive import BOOKIE_MAIN
 from dlog.testing.cluster.ports import LOOPBACK, Port
 from dlog.testing.cluster.process import JavaCommand, JavaProcess, run_to_end
 from dlog.testing.cluster.zookeeper import ZooKeeper
@@ -83,8 +84,10 @@ class Bookie(JavaProcess):
         quick: bool = True,
         disk_bytes: int | None = None,
         detached: bool = False,
+        properties: Sequence[str] = (),
     ) -> None:
         self.bookie_id = bookie_id
+        self._properties = tuple(properties)
         self.settings = dict(settings or {})
         self.disk_bytes = disk_bytes
         self._class_path = class_path
@@ -184,12 +187,13 @@ class Bookie(JavaProcess):
 
     def _java_command(self) -> JavaCommand:
         return JavaCommand(
-            "org.apache.bookkeeper.server.Main",
+            BOOKIE_MAIN,
             ["--conf", str(self._write_config())],
             self._class_path,
             heap_mb=self._heap_mb,
             direct_mb=self._direct_mb,
             quick=self._quick,
+            properties=self._properties,
         )
 
     def _write_config(self) -> Path:

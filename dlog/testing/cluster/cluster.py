@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -33,8 +33,8 @@ Wait = Callable[[], None]
 
 
 class Cluster:
-    """`settings` are keys of the bookies' configuration. `quick=False` and larger memory suit
-    benchmarks."""
+    """`settings` are keys of the bookies' configuration, `properties` of their virtual machines;
+    `secure` has those that make them want TLS. `quick=False` and larger memory suit benchmarks."""
 
     def __init__(
         self,
@@ -49,6 +49,8 @@ class Cluster:
         disk_bytes: int | None = None,
         directory: Path | None = None,
         detached: bool = False,
+        properties: Sequence[str] = (),
+        zookeeper_tls: Mapping[str, str] | None = None,
     ) -> None:
         if bookies < 0:
             raise ConfigError(f"a cluster has no {bookies} bookies")
@@ -61,6 +63,8 @@ class Cluster:
         self._disk_bytes = disk_bytes
         self._own_directory = directory
         self._detached = detached
+        self._properties = tuple(properties)
+        self._zookeeper_tls = zookeeper_tls
         self._ending = contextlib.ExitStack()
         self._zookeeper: ZooKeeper | None = None
         self._directory: Path | None = None
@@ -114,6 +118,7 @@ class Cluster:
             quick=self._quick,
             disk_bytes=disk_bytes or self._disk_bytes,
             detached=self._detached,
+            properties=self._properties,
         )
         self.bookies.append(bookie)
         self._adopt(bookie, bookie.release)
@@ -125,7 +130,11 @@ class Cluster:
         jars = class_path(self.version)
         self._directory = self._own_directory or self._ending.enter_context(scratch_directory())
         zookeeper = ZooKeeper(
-            self.directory / "zookeeper", jars, tick_ms=self._tick_ms, detached=self._detached
+            self.directory / "zookeeper",
+            jars,
+            tick_ms=self._tick_ms,
+            detached=self._detached,
+            tls=self._zookeeper_tls,
         )
         self._zookeeper = zookeeper
         self._adopt(zookeeper, zookeeper.release)

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlog.errors import ConfigError, Unavailable
@@ -25,7 +25,8 @@ ANSWER_TIMEOUT_S = 30.0  # of `java -version`
 
 # BookKeeper's release -> what its ZooKeeper needs to run as a server and the pom does not bring.
 # slf4j and log4j come with BookKeeper itself.
-BOOKKEEPER_VERSIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
+Artifact = tuple[str, str, str]  # group, name, version
+BOOKKEEPER_VERSIONS: dict[str, tuple[Artifact, ...]] = {
     version: (
         ("org.apache.bookkeeper", "bookkeeper-server", version),
         ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
@@ -49,7 +50,7 @@ _POM = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def pom_text(version: str) -> str:
+def pom_text(version: str, more: Sequence[Artifact] = ()) -> str:
     try:
         wanted = BOOKKEEPER_VERSIONS[version]
     except KeyError:
@@ -59,7 +60,7 @@ def pom_text(version: str) -> str:
         dependencies="\n".join(
             f"    <dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
             f"<version>{number}</version></dependency>"
-            for group, name, number in wanted
+            for group, name, number in (*wanted, *more)
         )
     )
 
@@ -88,15 +89,16 @@ def why_not(version: str = BOOKKEEPER_DEFAULT) -> str | None:
     return None
 
 
-def class_path(version: str = BOOKKEEPER_DEFAULT) -> str:
-    """Every jar of the servers, for `java -cp`. Brings them first if they are not there."""
-    directory = cache_directory(version)
+def class_path(version: str = BOOKKEEPER_DEFAULT, more: Sequence[Artifact] = ()) -> str:
+    """Every jar of the servers, for `java -cp`, and `more` with all that they need. Brings them
+    first if they are not there."""
+    directory = cache_directory(version, more)
     kept = _kept(directory)
     if kept is not None:
         return kept
     directory.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(directory / "lock"):
-        return _kept(directory) or _resolve(directory, version)
+    with one_at_a_time(directory / "lock"):
+        return _kept(directory) or _resolve(directory, version, more)
 
 
 @functools.cache
@@ -112,13 +114,13 @@ def why_not_brought(version: str = BOOKKEEPER_DEFAULT) -> str | None:
     return missing
 
 
-def _resolve(directory: Path, version: str) -> str:
+def _resolve(directory: Path, version: str, more: Sequence[Artifact]) -> str:
     maven = find_maven()
     if maven is None:
         raise Unavailable(why_not(version) or "no mvn on PATH", missing=["mvn"])
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         pom, told = Path(scratch) / "pom.xml", Path(scratch) / "classpath.txt"
-        pom.write_text(pom_text(version), encoding="utf-8")
+        pom.write_text(pom_text(version, more), encoding="utf-8")
         # -U: ask again for what was missing before; Maven would remember that for a day.
         command = [str(maven), "-B", "-q", "-U", "-f", str(pom), _CLASS_PATH_GOAL]
         command.append(f"-Dmdep.outputFile={told}")
@@ -157,8 +159,8 @@ def _kept(directory: Path) -> str | None:
     return told if all(map(os.path.exists, told.split(os.pathsep))) else None
 
 
-def cache_directory(version: str) -> Path:
-    digest = hashlib.sha256(pom_text(version).encode()).hexdigest()[:16]
+def cache_directory(version: str, more: Sequence[Artifact] = ()) -> Path:
+    digest = hashlib.sha256(pom_text(version, more).encode()).hexdigest()[:16]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "dlog" / "cluster" / f"{version}-{digest}"
 
@@ -186,8 +188,8 @@ def _java_release(java: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Two test runs that start together shall not fetch the same jars twice."""
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Two test runs that start together shall not do the same twice."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

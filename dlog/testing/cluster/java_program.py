@@ -15,7 +15,13 @@ from pathlib import Path
 
 from dlog.errors import Unavailable
 from dlog.testing.cluster.conversation import Program
-from dlog.testing.cluster.jars import BOOKKEEPER_DEFAULT, cache_directory, class_path, find_program
+from dlog.testing.cluster.jars import (
+    BOOKKEEPER_DEFAULT,
+    Artifact,
+    cache_directory,
+    class_path,
+    find_program,
+)
 from dlog.testing.cluster.process import JavaCommand
 
 COMPILE_TIMEOUT_S = 120.0
@@ -29,14 +35,16 @@ def why_not_compiled() -> str | None:
     return None
 
 
-def compiled(sources: Sequence[Path], version: str = BOOKKEEPER_DEFAULT) -> str:
-    """The class path of a program: its own classes, then all jars of that release."""
-    jars = class_path(version)
+def compiled(
+    sources: Sequence[Path], version: str = BOOKKEEPER_DEFAULT, more: Sequence[Artifact] = ()
+) -> str:
+    """The class path of a program: its own classes, then all jars of that release, and `more`."""
+    jars = class_path(version, more)
     every = [_CONVERSATION, *sources]
     digest = hashlib.sha256(jars.encode())
     for source in every:
         digest.update(source.read_bytes())
-    kept = cache_directory(version) / f"classes-{digest.hexdigest()[:16]}"
+    kept = cache_directory(version, more) / f"classes-{digest.hexdigest()[:16]}"
     if not kept.is_dir():
         _compile(every, jars, kept)
     return os.pathsep.join((str(kept), jars))
@@ -73,12 +81,13 @@ class JavaProgram(Program):
         heap_mb: int = 256,
         direct_mb: int | None = None,
         quick: bool = True,
+        more: Sequence[Artifact] = (),
     ) -> None:
         def words() -> list[str]:
             return JavaCommand(
                 main,
                 arguments,
-                compiled(sources, version),
+                compiled(sources, version, more),
                 heap_mb=heap_mb,
                 direct_mb=direct_mb,
                 quick=quick,

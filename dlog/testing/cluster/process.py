@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlog.errors import Unavailable
-from dlog.testing.cluster import keeper
+from dlog.testing.cluster import archive, keeper
 from dlog.testing.cluster.jars import find_java, why_not
 
 POLL_S = 0.05
@@ -70,7 +70,7 @@ class JavaCommand:
             *_FLAGS,
             f"-Xmx{self.heap_mb}m",
             *(() if self.direct_mb is None else (f"-XX:MaxDirectMemorySize={self.direct_mb}m",)),
-            *(("-XX:TieredStopAtLevel=1",) if self.quick else ()),
+            *(self._quick_flags(java) if self.quick else ()),
             f"-Djava.io.tmpdir={scratch}",
             f"-Dlog4j2.configurationFile={settings}",
             *(f"-D{line}" for line in self.properties),
@@ -79,6 +79,9 @@ class JavaCommand:
             self.main,
             *self.arguments,
         ]
+
+    def _quick_flags(self, java: Path) -> list[str]:
+        return ["-XX:TieredStopAtLevel=1", *archive.flags(java, self.main, self.class_path)]
 
 
 class JavaProcess:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from dlog.errors import Unavailable
+from dlog.errors import ConfigError, Unavailable
+from dlog.testing.cluster.archive import ZOOKEEPER_MAIN
 from dlog.testing.cluster.ports import LOOPBACK, Port
 from dlog.testing.cluster.process import POLL_S, JavaCommand, JavaProcess
 
@@ -41,7 +43,10 @@ class ZooKeeper(JavaProcess):
         *,
         tick_ms: int = TICK_MS_DEFAULT,
         detached: bool = False,
+        tls: Mapping[str, str] | None = None,
     ) -> None:
+        self._tls = tls
+        self._secure_port = None if tls is None else Port()
         self._class_path = class_path
         self._tick_ms = tick_ms
         self._port = Port()
@@ -54,6 +59,13 @@ class ZooKeeper(JavaProcess):
     @property
     def hosts(self) -> str:
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def secure_hosts(self) -> str:
+        """For clients that speak TLS."""
+        if self._secure_port is None:
+            raise ConfigError("this ZooKeeper was started without TLS")
+        return f"{LOOPBACK}:{self._secure_port.number}"
 
     def ask(self, word: str) -> str:
         """One of ZooKeeper's four-letter words, as `dump`; "" when there is no answer."""
@@ -82,6 +94,8 @@ class ZooKeeper(JavaProcess):
     def release(self) -> None:
         """After the last stop: the port may go to others."""
         self._port.release()
+        if self._secure_port is not None:
+            self._secure_port.release()
 
     def _is_ok(self) -> bool:
         return "standalone" in self.ask("srvr")
@@ -90,6 +104,10 @@ class ZooKeeper(JavaProcess):
         data, config = self.directory / "data", self.directory / "zoo.cfg"
         data.mkdir(exist_ok=True)
         least, most = SESSION_TICKS
+        secure = dict(self._tls or {})
+        if self._secure_port is not None:
+            secure["secureClientPort"] = str(self._secure_port.number)
+            secure["secureClientPortAddress"] = LOOPBACK
         config.write_text(
             _CONFIG.format(
                 tick_ms=self._tick_ms,
@@ -98,11 +116,12 @@ class ZooKeeper(JavaProcess):
                 host=LOOPBACK,
                 least_ms=least * self._tick_ms,
                 most_ms=most * self._tick_ms,
-            ),
+            )
+            + "".join(f"{key}={value}\n" for key, value in secure.items()),
             encoding="utf-8",
         )
         return JavaCommand(
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            ZOOKEEPER_MAIN,
             [str(config)],
             self._class_path,
             heap_mb=HEAP_MB,

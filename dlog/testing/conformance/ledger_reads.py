@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from dlog.errors import (
+    AuthError,
     ConfigError,
     NotFound,
 )
@@ -144,6 +145,8 @@ async def a_deleted_or_unknown_ledger_is_not_found(make: Make) -> None:
     async with refused(NotFound):
         await reader.info()
     async with refused(NotFound):
+        await reader.last_readable()
+    async with refused(NotFound):
         await reader.read(0, 2, bytes_max=ANY_BYTES)
     for ledger_id in (appender.ledger_id, appender.ledger_id + 1_000_000):
         async with refused(NotFound):
@@ -152,6 +155,21 @@ async def a_deleted_or_unknown_ledger_is_not_found(make: Make) -> None:
             await store.info(ledger_id)
         async with refused(NotFound):
             await store.recover(ledger_id)
+
+
+@behaviour
+async def another_digest_than_the_log_was_made_with_is_refused(make: Make) -> None:
+    store = await make()
+    appender, _ = await filled(store, numbered(3))
+    for call in (store.open, (await make()).recover):
+        async with refused(AuthError):
+            await call(appender.ledger_id, digest="hmac")
+    reader = await store.open(appender.ledger_id, digest="crc32c")
+    await reader.close()
+    closed = await (await make()).recover(appender.ledger_id, digest="crc32c")
+    assert closed.last_entry == 2
+    async with refused(AuthError):
+        await store.open(appender.ledger_id, digest="hmac")
 
 
 async def _wakes(

@@ -26,10 +26,13 @@ def test_spans(text: str, seconds: float) -> None:
     assert parse_span(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "1", "h", "1y", "-1h", "1h 30m", "1hx", "9" * 400 + "d"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "h", "1y", "-1h", "1h 30m", "1hx", "9" * 400 + "d", "9" * 99 + "d"]
+)
 def test_what_is_no_span_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="time"):
+    with pytest.raises(ValueError, match="time") as caught:
         parse_span(text)
+    assert len(str(caught.value)) < 200
 
 
 def test_a_span_counts_back_from_now() -> None:
@@ -57,10 +60,11 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "K", "-1", "1X", "1e3"])
+@pytest.mark.parametrize("text", ["", "K", "-1", "1X", "1e3", "9" * 400])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="size"):
+    with pytest.raises(ValueError, match="size") as caught:
         parse_size(text)
+    assert len(str(caught.value)) < 200
 
 
 def test_sizes_for_people() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from tests.unit.cli.conftest import Shell
 
 
 def _findings(shell: Shell, *words: str, expect: int = 0) -> dict[str, tuple[str, str]]:
-    lines = shell.dlog("doctor", "-o", "json", *words, expect=expect).lines
-    told = [json.loads(line) for line in lines]
+    done = shell.dlog("doctor", "-o", "json", *words, expect=expect)
+    assert done.err == "", "what is wrong is a finding"
+    told = [json.loads(line) for line in done.lines]
     return {each["check"]: (each["state"], each["told"]) for each in told}
 
 
@@ -85,6 +87,49 @@ def test_doctor_does_not_guess_where_the_system_does_not_tell(
 ) -> None:
     monkeypatch.setattr(doctor, "mount_of", lambda path: None)
     assert doctor._file_system(tmp_path, tmp_path).state == "note"
+
+
+def test_doctor_says_that_memory_does_not_last(shell: Shell) -> None:
+    found = _findings(shell, "--url", "memory:here")
+    assert found["backend"] == ("warning", "memory: lives and dies with its process")
+
+
+def test_doctor_of_a_cluster_that_nobody_runs(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # and one that takes and does not answer
+        port = silent.getsockname()[1]
+        url = f"zk://127.0.0.1:1,127.0.0.1:{port}/logs"
+        found = _findings(shell, "--url", url, expect=1)
+    assert found["backend"][0] == "fine"
+    refused, hung = found["zookeeper 127.0.0.1:1"], found[f"zookeeper 127.0.0.1:{port}"]
+    assert refused == ("warning", "cannot be reached: Connection refused")
+    assert hung[0] == "warning"
+    assert "answers none within 5 s" in hung[1]
+    assert found["zookeeper"][0] == found["logs"][0] == "bad"
+    assert found["zookeeper tls"][0] == "note", "all of it is this machine"
+    assert "crc32c" in found
+
+
+@pytest.mark.parametrize(
+    ("query", "variables", "told"),
+    [
+        ("?tls=required&tls_ca=/nowhere", {}, "/nowhere: No such file or directory"),
+        ("", {"DLOG_ZK_AUTH": "secret-without-a-colon"}, "user:password"),
+        ("", {"DLOG_ZK_AUTH_FILE": "/nowhere"}, "no secret could be read from /nowhere"),
+    ],
+)
+def test_doctor_of_a_cluster_whose_files_and_secrets_are_not_there(
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    variables: dict[str, str],
+    told: str,
+) -> None:
+    url = f"zk://127.0.0.1:1/logs{query}"
+    monkeypatch.setattr(Shell, "environment", shell.environment | variables)
+    found = _findings(shell, "--url", url, expect=1)
+    assert found["opens"][0] == "bad"
+    assert told in found["opens"][1]
+    assert "secret-without" not in str(found)
 
 
 def test_bench_measures_and_cleans_up(shell: Shell) -> None:

@@ -15,7 +15,7 @@ import pytest
 from dlog import trace
 from dlog.errors import ConfigError, Corrupt, Fenced, ForkedHandle, FormatError, NotFound
 from dlog.ledger.embedded import EmbeddedLedgerStore
-from dlog.ledger.embedded.words import FENCE, Words
+from dlog.ledger.embedded.words import CONFIRMED, FENCE, PUBLISHED, Words
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
 from dlog.testing.conformance import ledger_ends, ledger_tools
@@ -224,6 +224,20 @@ async def test_unknown_metadata_fields_survive_a_close(
         {"state": "closed"},
         {"uid": 5},
         {"uid": "xyz"},
+        {"uid": "00ff"},
+        *(
+            {"state": "closed", "closed": {"last_entry": last, "bytes": size, "offset": offset}}
+            for last, size, offset in (
+                (-2, 0, 0),
+                (-1, 0, 64),
+                (-1, 9, 0),
+                (0, 1, 0),
+                (0, 1, -64),
+                (0, -1, 64),
+                (1 << 63, 1, 64),
+                (1, 1, 1 << 63),
+            )
+        ),
         {"spec": None},
         {"created_us": "noon"},
     ],
@@ -237,6 +251,19 @@ async def test_metadata_we_do_not_know_is_refused_by_name(
     found = await meta.get(path)
     fields = {**json.loads(found.value), **change}
     await meta.put(path, json.dumps(fields).encode(), found.version)
+    with pytest.raises(FormatError, match=path):
+        await store.info(appender.ledger_id)
+    await meta.close()
+
+
+async def test_metadata_nested_for_ever_is_refused_by_name(
+    make: MakeEmbedded, tree: MemoryTree
+) -> None:
+    store, meta = make(), MemoryMetaStore(tree)
+    appender = await store.create(LedgerSpec())
+    path = f"/ledgers/ledger-{appender.ledger_id:010d}"
+    found = await meta.get(path)
+    await meta.put(path, b"[" * 100_000, found.version)
     with pytest.raises(FormatError, match=path):
         await store.info(appender.ledger_id)
     await meta.close()
@@ -456,6 +483,23 @@ async def test_the_sealed_word_is_seen_at_once(make: MakeEmbedded) -> None:
     other._words[FENCE] = 1
     assert appender._words.fenced
     other.close()
+
+
+@pytest.mark.parametrize("offset", [-64, -(1 << 63), 8, 1 << 40, (1 << 63) - 1])
+async def test_words_that_name_no_place_are_corrupt(make: MakeEmbedded, offset: int) -> None:
+    """And no disk that is away for a while: asking again would never help."""
+    store = make()
+    appender, _ = await filled(store, numbered(3))
+    words = Words(store._words_path(appender.ledger_id), appender.ledger_id, create=False)
+    words._words[PUBLISHED] = words._words[CONFIRMED] = offset
+    words.close()
+    reader = await store.open(appender.ledger_id)
+    with pytest.raises(Corrupt) as caught:
+        await reader.last_readable()
+    assert caught.value.offset == offset
+    with pytest.raises(Corrupt) as caught:
+        await store.recover(appender.ledger_id)
+    assert caught.value.offset == offset
 
 
 async def test_words_of_another_ledger_are_refused(make: MakeEmbedded) -> None:

@@ -21,7 +21,8 @@ from dlog.errors import (
     Unavailable,
 )
 from dlog.meta.cas import Seen, change_log
-from dlog.meta.log_meta import LogMeta, WriterMark
+from dlog.meta.listed import WriterMark
+from dlog.meta.log_meta import LogMeta
 from dlog.meta.store import Versioned
 from dlog.options import LogOptions
 

@@ -13,19 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog import limits
-from dlog.errors import Broken, FormatError, TooLarge
-from dlog.meta.log_meta import (
+from dlog.errors import Broken, FormatError, Moved, TooLarge
+from dlog.meta.listed import (
+    CopyOf,
     Doomed,
+    DoomedPage,
     End,
-    LogMeta,
-    LogState,
+    MovedTo,
     PageRef,
+    Point,
     Sealed,
     Segment,
     WriterMark,
-    page_from_bytes,
-    page_to_bytes,
 )
+from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.pages import page_from_bytes, page_to_bytes
 from dlog.options import LogOptions
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "log_meta"
@@ -49,13 +51,23 @@ FULL = LogMeta(
         Segment(3, 12, 6, Sealed(8, 4096, 40, 42, 90, 99)),
         Segment(4, 13, 7),
     ),
-    pages=(PageRef(1, 2, 0, 40, 5, 89, 9),),
+    pages=(PageRef(1, 2, 0, 40, 5, 89, 4, 9, 2, 700),),
     deleting=(Doomed(11, 77),),
+    deleting_pages=(DoomedPage(1, 1, 78),),
     hand_over="grace@host:2",
-    truncate_before="9:1:0",
+    truncate_before=Point(38, 9, 1, 4),
+    holds=3,
+    producers=True,
 )
 
+COPY = NEW.as_copy(CopyOf("uid-9", "orders", 40), 30)
+LEFT = NEW.claimed(MARK).handed_over(None)
+PLACE = "zk://zk1:2181/dlog"
+MOVED = LEFT.left_for(PLACE, "ada@host:1", 1_700_000_000_000_001)
+
 VALUES: dict[str, LogMeta] = {
+    "copy": COPY,
+    "moved": MOVED,
     "new": NEW,
     "claimed": NEW.claimed(MARK).listed(5),
     "full": FULL,
@@ -287,21 +299,106 @@ def long_list(count: int) -> LogMeta:
     return meta
 
 
-def test_paging_begins_at_twice_a_page_and_cuts_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "META_PAGE_SEGMENTS", 3)
-    assert long_list(5).paged() is None
-    meta = long_list(6)
-    cut = meta.paged()
-    assert cut is not None
-    left, ref, moved = cut
-    assert [segment.number for segment in moved] == [1, 2, 3]
-    assert [segment.number for segment in left.segments] == [4, 5, 6]
-    assert ref == PageRef(1, 3, 0, 3, 10, 20, 6)
-    assert left.pages == (ref,)
-    assert page_from_bytes(page_to_bytes(moved), where="page") == moved
-    assert meta.listed(99).paged()[1:] == cut[1:]  # type: ignore[index]
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_text_in_another_encoding_is_a_format_error(encoding: str) -> None:
+    """Also half a surrogate pair as bytes, without a backslash: it could not be written again."""
+    half = NEW.to_bytes().replace(b'"uid"', b'"x":"\\ud800","uid"')
+    text = json.dumps(json.loads(half), ensure_ascii=False)
+    with pytest.raises(FormatError, match="here"):
+        LogMeta.from_bytes(text.encode(encoding, "surrogatepass"), where="here")
 
 
-def test_what_is_not_sealed_is_not_paged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "META_PAGE_SEGMENTS", 1)
-    assert NEW.listed(1).listed(2).paged() is None
+def test_a_log_of_single_copies_is_read_again() -> None:
+    options = LogOptions(ensemble=1, write_quorum=1, ack_quorum=1, unsafe_single_copy=True)
+    meta = LogMeta(uid="u", options=options)
+    raw = meta.to_bytes()
+    assert b"unsafe" not in raw
+    assert LogMeta.from_bytes(raw, where="here") == meta
+
+
+# --- copies
+
+
+def test_a_copy_begins_where_it_is_told() -> None:
+    assert (COPY.end, COPY.truncate_before) == (End(next_seq=40, last_time_us=30), Point(40))
+    opened = COPY.claimed(MARK, copies="uid-9").listed(5)
+    assert opened.sealed(1, sealed(40, 41)).end.next_seq == 41
+    with pytest.raises(Broken):
+        opened.as_copy(CopyOf("uid-9", "orders", 0), 0)
+
+
+def test_whoever_opens_a_copy_for_messages_of_their_own_ends_it() -> None:
+    of = COPY.claimed(MARK, copies="uid-9").copy_of
+    assert of is not None
+    assert of.may_go_on("uid-9")
+    assert not of.may_go_on("uid-8")
+    mine = COPY.claimed(MARK).copy_of
+    assert mine is not None
+    assert (mine.own_epoch, mine.may_go_on("uid-9")) == (1, False)
+    later = COPY.claimed(MARK).claimed(MARK, copies="uid-9").claimed(MARK)
+    assert later.copy_of == mine, "the first one counts"
+    assert NEW.claimed(MARK).copy_of is None
+
+
+# --- logs that moved
+
+
+def test_a_log_that_moved_is_changed_by_nobody() -> None:
+    moved = MOVED
+    page = PageRef(1, 2, 0, 40, 5, 89, 4, 9, 2, 700)
+    for change in (
+        lambda: moved.truncated(Point(1)),
+        lambda: moved.swept(1),
+        lambda: moved.trimmed(page, (), (), (), 1),
+        lambda: moved.forgotten((), ()),
+        lambda: moved.held(),
+        lambda: moved.doomed(1, MARK),
+        lambda: moved.terminated(),
+        lambda: moved.is_here("orders"),
+    ):
+        with pytest.raises(Moved) as told:
+            change()
+        assert told.value.place == PLACE
+    with pytest.raises(Broken):
+        moved.claimed(MARK)
+
+
+def test_only_what_is_sealed_and_free_moves() -> None:
+    unsealed = dataclasses.replace(NEW.claimed(MARK).listed(5), writer=None)
+    for refused in (NEW.claimed(MARK), unsealed, MOVED, VALUES["removed"]):
+        with pytest.raises(Broken):
+            refused.left_for(PLACE, "ada", 1)
+    assert MOVED.arrived() == dataclasses.replace(LEFT, epoch=2)
+    ended = LEFT.terminated()
+    assert ended.left_for(PLACE, "ada", 1).arrived() == dataclasses.replace(ended, epoch=2)
+    for refused in (LEFT, ended):
+        with pytest.raises(Broken):
+            refused.arrived()
+        with pytest.raises(Broken):
+            refused.sent_elsewhere(PLACE, "ada", 1)
+    further = ended.left_for(PLACE, "ada", 1).sent_elsewhere("file:/a", "bob", 2)
+    assert (further.epoch, further.moved_to) == (3, MovedTo("file:/a", "terminated", "bob", 2))
+
+
+def test_no_number_goes_back_where_a_log_comes_to() -> None:
+    removed = VALUES["removed"]
+    higher = dataclasses.replace(MOVED, epoch=5, next_number=9, ledger_floor=30)
+    assert higher.succeeds(removed)
+    assert higher.succeeds(MOVED)
+    assert not higher.succeeds(higher)
+    for taken in ({"epoch": 4}, {"next_number": 8}, {"ledger_floor": 29}):
+        assert not dataclasses.replace(higher, **taken).succeeds(removed)
+    for there in (NEW, LEFT, LEFT.terminated(), FULL):
+        assert not higher.succeeds(there)
+
+
+def test_the_state_and_the_place_agree() -> None:
+    for name, taken in (("moved", "moved_to"), ("moved", "state")):
+        fields = json.loads((VECTORS / f"{name}.json").read_bytes())
+        fields |= {"state": "open"} if taken == "state" else {"moved_to": None}
+        with pytest.raises(FormatError, match="where to"):
+            LogMeta.from_bytes(json.dumps(fields).encode(), where="node")
+    fields = json.loads((VECTORS / "moved.json").read_bytes())
+    fields["moved_to"]["was"] = "deleted"
+    with pytest.raises(FormatError, match="does not move"):
+        LogMeta.from_bytes(json.dumps(fields).encode(), where="node")

@@ -60,6 +60,7 @@ def small_entries() -> dict[str, bytes]:
         "full": entry_of(values, **full),
         "birth": control_of(ControlKind.BIRTH, b'{"a":1}'),
         "seam": control_of(),
+        "producers": control_of(ControlKind.PRODUCERS, bytes(8)),
         "lz4": entry_of([b"abc" * 40] * 3, codec=Codec.LZ4),
         "zstd": entry_of([b"abc" * 40] * 3, codec=Codec.ZSTD),
     }
@@ -161,7 +162,7 @@ def _reference(raw: bytes) -> dict[str, Any]:
     if control:
         _need(count == 0 and a == 0b100 and not has_producer)
         kind, length = struct.unpack("<II", take(8))
-        _need(kind in (1, 2))
+        _need(kind in (1, 2, 3))
         told |= {"control": kind, "control_body": take(length)}
     else:
         _need(0 < count <= 65_536)

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import ConfigError, Corrupt, FormatError
-from dlog.wire.control import CONTROL_JSON_BYTES_MAX, Birth, ControlKind, Seam
+from dlog.wire.control import (
+    CONTROL_JSON_BYTES_MAX,
+    Birth,
+    ControlKind,
+    ProducerRow,
+    ProducerTable,
+    Seam,
+)
 
 BIRTH = Birth("u1", "segment", 3, 7, "t0")
 SEAM = Seam(-1, -1, 0, 1, 1, "u1")
@@ -18,7 +25,11 @@ texts = st.text(min_size=1, max_size=40)
 
 
 def test_the_kinds_keep_their_numbers() -> None:
-    assert {kind.name: int(kind) for kind in ControlKind} == {"BIRTH": 1, "SEAM": 2}
+    assert {kind.name: int(kind) for kind in ControlKind} == {
+        "BIRTH": 1,
+        "SEAM": 2,
+        "PRODUCERS": 3,
+    }
 
 
 def test_birth_is_canonical_json() -> None:
@@ -148,3 +159,50 @@ def test_a_body_may_be_as_long_as_the_limit_and_no_longer() -> None:
 def test_what_could_not_be_read_is_not_written(wrong: Birth | Seam) -> None:
     with pytest.raises(ConfigError, match="about to be written"):
         wrong.to_bytes()
+
+
+ROW = ProducerRow(7, 41, 12, 5, 3)
+rows = st.builds(ProducerRow, numbers, numbers, numbers, numbers, st.integers(0, (1 << 32) - 1))
+
+
+@given(st.lists(rows, unique_by=lambda row: row.producer_id, max_size=5), st.booleans())
+def test_tables_of_producers_round_trip(some: list[ProducerRow], forgot: bool) -> None:
+    table = ProducerTable(tuple(some), forgot)
+    assert ProducerTable.from_bytes(table.to_bytes(), where="here") == table
+
+
+def test_a_table_has_forty_bytes_for_a_producer() -> None:
+    assert ProducerTable().to_bytes() == bytes(8)
+    assert ProducerTable((ROW,), forgot=True).to_bytes() == bytes.fromhex(
+        "0100000001000000"
+        "0700000000000000"
+        "2900000000000000"
+        "0c00000000000000"
+        "0500000000000000"
+        "0300000000000000"
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        bytes(7),
+        bytes(9),
+        b"\x01" + bytes(7),
+        b"\x01" + bytes(46),
+        ProducerTable((ROW,)).to_bytes() + b"\0",
+        ProducerTable((ROW, ROW)).to_bytes(),
+        ProducerTable((ROW._replace(number=-1),)).to_bytes(),
+        ProducerTable((ROW._replace(producer_id=-1),)).to_bytes(),
+        ProducerTable((ROW._replace(ledger_id=-1),)).to_bytes(),
+    ],
+)
+def test_what_is_no_table_of_producers_is_corrupt(raw: bytes) -> None:
+    with pytest.raises(Corrupt, match="here"):
+        ProducerTable.from_bytes(raw, where="here")
+
+
+def test_an_unknown_flag_of_a_table_is_no_default() -> None:
+    with pytest.raises(FormatError, match="here: unknown flags 0x2"):
+        ProducerTable.from_bytes(bytes(4) + b"\x02" + bytes(3), where="here")

@@ -18,6 +18,8 @@ from dlog.wire.batch import (
     Codec,
     ControlKind,
     Entry,
+    ProducerRow,
+    ProducerTable,
     decode,
     encode,
     encode_control,
@@ -26,8 +28,8 @@ from tests.unit.wire.samples import WAYS, columns_of, way_of
 
 ROOT = Path(__file__).parents[3]
 VECTORS = {path.stem: path for path in sorted((ROOT / "tests/vectors/entry").glob("*.json"))}
-DATA = [name for name in VECTORS if name not in ("birth", "seam")]
-CONTROL = ["birth", "seam"]
+CONTROL = ["birth", "seam", "producers"]
+DATA = [name for name in VECTORS if name not in CONTROL]
 
 
 def load(name: str) -> dict[str, Any]:
@@ -95,6 +97,11 @@ def test_control_vectors(name: str) -> None:
     vector = load(name)
     control = vector["control"]
     kind, body = ControlKind(control.pop("kind")), control.pop("body").encode()
+    if kind is ControlKind.PRODUCERS:  # in hex: it is binary
+        body = bytes.fromhex(body.decode())
+        rows = tuple(ProducerRow(*row) for row in vector["rows"])
+        assert ProducerTable(rows, vector["forgot"]).to_bytes() == body
+        assert ProducerTable.from_bytes(body, where=name).rows == rows
     assert b"".join(encode_control(kind, body, **control)).hex() == vector["hex"]
     entry = decode(bytes.fromhex(vector["hex"]), where=name)
     assert (entry.control, entry.control_body) == (kind, body)

@@ -89,6 +89,16 @@ def test_format_1() -> None:
     assert parse(raw.replace(b"41\tCLOSED", b"")) == still_open
 
 
+@pytest.mark.parametrize(
+    "end", ["41\tCLOSED\tb2:3181\tb3:3181\n41\tCLOSED", "41\tCLOSED\tb2:3181\tb3:3181"]
+)
+def test_format_1_ends_once(end: str) -> None:
+    """As a fragment of three bookies, the first of which is called CLOSED, it would fit."""
+    raw = vectors("ledgers")["v1"].replace("41\tCLOSED", end).encode()
+    with pytest.raises(Corrupt, match="goes on behind its end"):
+        parse(raw)
+
+
 def test_old_formats_are_not_written() -> None:
     for version in (1, 2):
         with pytest.raises(Unsupported):

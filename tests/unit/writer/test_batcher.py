@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from dlog import limits
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import ConfigError, Outcome, Timeout, TooLarge, WriterClosed
-from dlog.writer.batch import Batch
-from dlog.writer.batcher import MESSAGE_BYTES, Batcher
+from dlog.writer.batch import Batch, Origin
+from dlog.writer.batcher import MESSAGE_BYTES, RUN_BYTES, Batcher
+from dlog.writer.producers import Producers
 
 DEADLINE_S = 10.0
 
@@ -40,6 +41,58 @@ class Scene:
         while (batch := self.batcher.take(partial=True)) is not None:
             batches.append(batch)
         return batches
+
+
+def test_tickets_know_their_seqs_before_anything_is_sent() -> None:
+    scene = Scene(window_bytes=10_000)
+    scene.batcher.begin(Origin("uid", 3), 40, Producers())
+    tickets = [scene.batcher.offer(b"x" * 30) for _ in range(5)]
+    whole = Batch([b"a", b"b"], 40)
+    assert scene.batcher.offer_whole(whole) is whole
+    pieces: list[tuple[Batch, int, int]] = []
+    scene.batcher.offer_run([b"y"] * 3, [17] * 3, 0, pieces)
+    tickets.append(scene.batcher.offer(b"z"))
+    seqs = [ticket.token.seq for ticket in tickets if ticket is not None]
+    assert seqs == [40, 41, 42, 43, 44, 50]
+    assert (whole.first_seq, pieces[0][0].first_seq) == (45, 47)
+    assert all(ticket.token.epoch == 3 for ticket in tickets if ticket is not None)
+    counts = [(batch.first_seq, len(batch.values)) for batch in scene.take_all()]
+    assert [first for first, _ in counts] == [
+        40 + sum(n for _, n in counts[:i]) for i in range(len(counts))
+    ]
+
+
+def test_a_batch_holds_one_producer_or_none() -> None:
+    scene = Scene(entry_bytes=10_000, window_bytes=100_000)
+    for number in (0, 1):
+        scene.batcher.offer_marked(b"x", producer=(7, number))
+    for _ in range(2):
+        scene.batcher.offer(b"plain")
+    scene.batcher.offer_marked(b"x", producer=(7, 2))
+    scene.batcher.offer_run([b"y"] * 3, [17] * 3, 0, [])
+    for producer in ((7, 9), (8, 10), (8, 11)):
+        scene.batcher.offer_marked(b"x", producer=producer)
+    assert [(batch.producer, len(batch.values)) for batch in scene.take_all()] == [
+        ((7, 0), 2),
+        (None, 2),
+        ((7, 2), 1),
+        (None, 3),
+        ((7, 9), 1),
+        ((8, 10), 2),
+    ]
+    assert scene.batcher.offer(b"quick again") is not None
+    assert scene.batcher._quick_bytes == scene.batcher._quick_bytes_max
+
+
+def test_many_small_batches_fill_the_window() -> None:
+    """Producers that take turns make a batch each: what a batch costs is counted, too."""
+    scene = Scene(entry_bytes=100_000, window_bytes=100 * RUN_BYTES)
+    taken = 0
+    while scene.batcher.offer_marked(b"", producer=(taken % 2, taken)) is not None:
+        scene.batcher.take(partial=False)
+        taken += 1
+        assert taken < 1000
+    assert 90 <= taken <= 101
 
 
 def test_an_idle_loop_is_woken_once() -> None:

@@ -11,7 +11,8 @@ from dlog.errors import Broken, Fenced, Outcome, Timeout
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import Seen
 from dlog.meta.layout import Layout
-from dlog.meta.log_meta import End, LogMeta, WriterMark
+from dlog.meta.listed import End, WriterMark
+from dlog.meta.log_meta import LogMeta
 from dlog.options import LogOptions, WriterOptions
 from dlog.wire.batch import decode
 from dlog.writer.batch import Batch
@@ -270,10 +271,23 @@ def test_a_failed_ledger_is_heard_no_more() -> None:
     scene.push(b"a")
     scene.core.on_failed(FIRST, Timeout("away"))
     scene.see(FIRST, 2)
+    assert scene.core.pipes[0].last_confirmed < 2
     assert scene.released() == []
     assert scene.core.state is WriterState.HEALING
     scene.core.on_closed(scene.core.pipes[0], ClosedLedger(2, 10))
     assert scene.released() == [b"a"]
+
+
+def test_a_failure_that_came_before_the_switch_counts_behind_it() -> None:
+    """I27: it is told once. Forgotten, the writer would wait for confirmations for ever."""
+    scene = Scene()
+    scene.push(b"old")
+    scene.core.on_failed(SECOND, Timeout("away"))
+    assert scene.core.state is WriterState.OPEN
+    scene.rotate()
+    assert scene.core.state is WriterState.HEALING
+    with pytest.raises(Timeout):
+        scene.core.drained(SECOND)
 
 
 def test_a_failure_of_the_old_ledger_holds_the_new_one_back() -> None:

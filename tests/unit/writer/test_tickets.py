@@ -5,10 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
-from dlog.errors import BufferFull, ConfigError, Fenced, Outcome, Timeout, TooLarge
+from dlog.errors import (
+    BufferFull,
+    ConfigError,
+    Fenced,
+    Outcome,
+    Timeout,
+    TooLarge,
+    WriterClosed,
+)
 from dlog.ids import MessageId
 from dlog.limits import LEDGER_ENTRY_BYTES_MAX
 from dlog.writer.batch import Batch
@@ -216,6 +225,46 @@ def test_a_run_cut_short_says_how_much_is_on_its_way() -> None:
     assert not late.step()
     assert late.cut_short(window_full()).outcome is Outcome.NOT_HAPPENED
     assert isinstance(late.cut_short(window_full()), BufferFull)
+
+
+def test_a_run_that_began_is_not_refused_as_a_whole() -> None:
+    """I2, I24: the writer is closed while a run waits for room; its beginning is on its way."""
+    batcher = batcher_of(window_bytes=100)
+    begun = Run(batcher, [b"x" * 60] * 9, None, None, atomic=False)
+    late = Run(batcher, [b"x" * 60], None, None, atomic=False)
+    assert not begun.step()
+    assert not late.step()
+    batcher.close(WriterClosed("closed", log="orders"))
+    with pytest.raises(WriterClosed, match="the first 2 messages of the run are on") as told:
+        begun.step()
+    assert told.value.outcome is Outcome.UNKNOWN
+    assert told.value.log == "orders"
+    with pytest.raises(WriterClosed) as told:
+        late.step()
+    assert told.value.outcome is Outcome.NOT_HAPPENED
+
+
+def test_a_run_that_stops_at_a_wrong_value_is_not_refused_as_a_whole() -> None:
+    values: list[Any] = [b"x"] * 10_000
+    run = Run(batcher_of(window_bytes=1 << 20), [*values, "text"], None, None, atomic=False)
+    with pytest.raises(ConfigError) as told:
+        run.step()
+    assert told.value.outcome is Outcome.UNKNOWN
+
+
+def test_a_run_is_not_refused_behind_what_is_there() -> None:
+    batcher = batcher_of(entry_bytes=20)
+    run = Run(batcher, [b"abc", b"def", b"ghi"], None, None, atomic=False)
+    assert run.step()
+    first, second, third = run.batches()
+    first.resolve()
+    for batch in (second, third):
+        batch.resolve(WriterClosed("closed"))
+    with pytest.raises(WriterClosed, match="the first 1 messages of the run are there") as told:
+        run.ids()
+    assert told.value.outcome is Outcome.UNKNOWN
+    assert second.error_seen
+    assert third.error_seen
 
 
 def test_a_wrong_value_in_a_run_is_refused() -> None:

@@ -126,6 +126,19 @@ class AppenderCore:
         return self.standing.is_over
 
     @property
+    def is_being_born(self) -> bool:
+        """Every bookie has to take the first entry."""
+        return self._birth_pending
+
+    @property
+    def ack_quorum(self) -> int:
+        return self._ack_quorum
+
+    def is_silent(self, slot: Slot) -> bool:
+        """It owes an answer for longer than a laggard may."""
+        return slot.silent_ms >= self._options.laggard_ms
+
+    @property
     def degraded(self) -> list[str]:
         """The bookies of the ensemble that take no entries at the moment."""
         named = self.places.ensemble

@@ -162,8 +162,8 @@ class EntryRead:
         self._habits = habits
         self._deadline_s = deadline_s
         self._hedge_at_s = 0.0
-        self._asking: dict[str, Ask] = {}
-        self._failed: dict[str, Answer] = {}
+        self.asking: dict[str, Ask] = {}  # bookies that owe an answer
+        self.failed: dict[str, Answer] = {}
         self._worst = Answer.OK
         self._stopped: Answer | None = None
 
@@ -172,13 +172,18 @@ class EntryRead:
         return (
             self.winner is not None
             or self._stopped is not None
-            or (not self._asking and not self._to_ask)
+            or (not self.asking and not self._to_ask)
         )
+
+    @property
+    def is_hedged(self) -> bool:
+        """One bookie was not enough."""
+        return self.hedges > 0
 
     @property
     def damaged_at(self) -> list[str]:
         """The bookies that gave a first entry that its writer did not make."""
-        return [id for id, answer in self._failed.items() if answer is Answer.BAD_DIGEST]
+        return [id for id, answer in self.failed.items() if answer is Answer.BAD_DIGEST]
 
     def asks(self, now_s: float) -> Ask | None:
         """What to send now, if anything. Looks at the time: call again at `look_again_s`."""
@@ -187,13 +192,13 @@ class EntryRead:
         if now_s >= self._deadline_s:
             self._give_up(now_s)
             return None
-        if not self._to_ask or (self._asking and now_s < self._hedge_at_s):
+        if not self._to_ask or (self.asking and now_s < self._hedge_at_s):
             return None
         bookie_id = self._to_ask.pop()
-        self.hedges += bool(self._asking)
+        self.hedges += bool(self.asking)
         self._hedge_at_s = now_s + self._habits.hedge_ms / 1000
         ask = self._ask(bookie_id, now_s)
-        self._asking[bookie_id] = ask
+        self.asking[bookie_id] = ask
         return ask
 
     def look_again_s(self) -> float:
@@ -205,7 +210,7 @@ class EntryRead:
     def on_unreached(self, ask: Ask, now_s: float) -> None:
         """There was no connection, and nothing was sent."""
         self._habits.note_trouble(ask.bookie_id, now_s)
-        if not self.is_over and self._asking.pop(ask.bookie_id, None) is not None:
+        if not self.is_over and self.asking.pop(ask.bookie_id, None) is not None:
             self._fail(ask.bookie_id, Answer.DISCONNECTED)
 
     def on_answer(
@@ -219,13 +224,13 @@ class EntryRead:
             self._habits.note_trouble(ask.bookie_id, now_s)
         else:
             self._habits.note_time((now_s - ask.asked_at_s) * 1000)
-        if self.is_over or self._asking.pop(ask.bookie_id, None) is None:
+        if self.is_over or self.asking.pop(ask.bookie_id, None) is None:
             return
         if reaction(Call.READ, answer) is Reaction.TAKE:
             answer = self._take(ask, entries)
             if answer is Answer.OK:
                 self.winner = ask.bookie_id
-                for other in self._asking.values():
+                for other in self.asking.values():
                     if other.asked_at_s < ask.asked_at_s:  # overtaken
                         self._habits.note_trouble(other.bookie_id, now_s)
                 return
@@ -241,15 +246,15 @@ class EntryRead:
         about: dict[str, Any] = {"ledger_id": self.ledger_id, "entry_id": self.first_entry}
         if self._stopped is not None:
             return ReaderClosed(f"{entry} was being read when the store closed", **about)
-        told = ", ".join(f"{id}: {answer.value}" for id, answer in self._failed.items())
-        answers = set(self._failed.values())
+        told = ", ".join(f"{id}: {answer.value}" for id, answer in self.failed.items())
+        answers = set(self.failed.values())
         if Answer.BAD_DIGEST in answers and answers <= _NOT_HERE | {Answer.BAD_DIGEST}:
             return Corrupt(f"no bookie has {entry} as it was written ({told})", **about)
         if self._worst is Answer.UNAUTHORIZED:
             return AuthError(f"{entry} may not be read ({told})", **about)
         return Unavailable(
             f"{entry} cannot be read now ({told})",
-            missing=list(self._failed),
+            missing=list(self.failed),
             needed=1,
             **about,
         )
@@ -285,14 +290,14 @@ class EntryRead:
         return Answer.OK
 
     def _fail(self, bookie_id: str, answer: Answer) -> None:
-        self._failed[bookie_id] = answer
+        self.failed[bookie_id] = answer
         self._worst = worse_of(self._worst, answer)
 
     def _give_up(self, now_s: float) -> None:
-        for bookie_id in self._asking:
+        for bookie_id in self.asking:
             self._habits.note_trouble(bookie_id, now_s)
             self._fail(bookie_id, Answer.TIMED_OUT)
-        self._asking.clear()
+        self.asking.clear()
         self._to_ask.clear()
 
 

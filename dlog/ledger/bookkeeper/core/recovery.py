@@ -1,6 +1,7 @@
 """Recovering a ledger, from the mark to the close, as a procedure.
 
     read ──► mark IN_RECOVERY ──► find the end at the bookies ──► close, or adopt who closed before
+                (fence ahead)
 
 The metadata decides, by compare-and-set: the mark ends what its appender may change, and the first
 close is the end of the ledger, whoever made it. So recoveries may run several at once, die anywhere
@@ -14,11 +15,12 @@ driver and the simulator perform the same one.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from dlog.errors import NotFound
+from dlog.errors import AuthError, NotFound
 from dlog.ledger.bookkeeper.core.changes import closed_by_recovery, marked
 from dlog.ledger.bookkeeper.core.tail_recovery import FoundEnd, digest_of
 from dlog.ledger.store import ClosedLedger
@@ -44,13 +46,22 @@ class ChangeLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceAhead:
+    """→ nothing, at once. Fences whoever answers while metadata is being marked. It counts for
+    nothing: the fence behind the mark does, at the bookies that are named then. But a bookie that
+    has journaled a fence answers the next one at once, and the mark takes about as long."""
+
+    metadata: LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
 class FindEnd:
     """→ `FoundEnd`, by a `TailRecovery`."""
 
     metadata: LedgerMetadata
 
 
-Step = ReadLedger | ChangeLedger | FindEnd
+Step = ReadLedger | FenceAhead | ChangeLedger | FindEnd
 Recovery = Generator[Step, Any, ClosedLedger]
 
 
@@ -61,14 +72,35 @@ def recover(ledger_id: int) -> Recovery:
     except NotFound:
         # Perhaps only the server that we asked had not heard of it yet.
         metadata = yield ReadLedger(fresh=True)
+    began = metadata
     while metadata.state is not LedgerState.CLOSED:
         digest_of(ledger_id, metadata)  # nothing is marked that we could not recover
-        metadata = yield ChangeLedger(marked, "recovery.marked")
+        if metadata.state is LedgerState.OPEN:
+            yield FenceAhead(metadata)
+        metadata = yield ChangeLedger(_of_the_same(ledger_id, began, marked), "recovery.marked")
         if metadata.state is LedgerState.CLOSED:
             break
         found: FoundEnd = yield FindEnd(metadata)
-        metadata = yield ChangeLedger(_closing(metadata, found), "recovery.closed")
+        closing = _of_the_same(ledger_id, began, _closing(metadata, found))
+        metadata = yield ChangeLedger(closing, "recovery.closed")
     return ClosedLedger(metadata.last_entry_id, metadata.length_bytes)
+
+
+def _of_the_same(ledger_id: int, began: LedgerMetadata, change: Change) -> Change:
+    """Whoever asked for the recovery looked at digest and password as they stood when it began.
+    They never change by themselves, and one that somebody changed since is not followed."""
+
+    def checked(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        is_same = hmac.compare_digest(metadata.password or b"", began.password or b"")
+        if not is_same or metadata.digest_type is not began.digest_type:
+            raise AuthError(
+                f"somebody changed the digest or the password of ledger {ledger_id} while it was "
+                "recovered",
+                ledger_id=ledger_id,
+            )
+        return change(metadata)
+
+    return checked
 
 
 def _closing(began: LedgerMetadata, found: FoundEnd) -> Change:

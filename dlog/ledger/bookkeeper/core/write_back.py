@@ -67,7 +67,7 @@ class _Slot:
     bookie_id: str
     place: int
     next_run: int  # the serial number of the run to send next
-    is_lost: bool = False
+    lost_by: str = ""  # why it is not counted on any more
     heard_s: float = 0.0  # when it last answered, or got work after it had none
     in_flight: deque[list[int]] = field(default_factory=deque)  # [to answer, entries, bytes]
     in_flight_entries: int = 0
@@ -76,6 +76,10 @@ class _Slot:
     busy_since_s: float | None = None  # it has taken nothing since
     resend_at_s: float = 0.0
     resend_after_s: float = _RESEND_S
+
+    @property
+    def is_lost(self) -> bool:
+        return self.lost_by != ""
 
 
 class WriteBack:
@@ -158,7 +162,7 @@ class WriteBack:
             # Also what would stop an appender. A fence was accepted with this very key, so
             # UNAUTHORIZED says that the bookie is in limbo; and recovery adds pass a fence, so
             # FENCED says that it takes the ledger for deleted. Neither speaks for the others.
-            self._lose(slot)
+            self._lose(slot, f"answered {answer.name}")
         if slot.is_lost or self._is_behind(slot):
             self._mend(now_s)
         else:
@@ -167,14 +171,15 @@ class WriteBack:
     def on_down(self, bookie_id: str, *, now_s: float) -> None:
         slot = self._slot(bookie_id)
         if slot is not None:
-            self._lose(slot)
+            self._lose(slot, "could not be reached")
             self._mend(now_s)
 
     def tick(self, now_s: float) -> None:
         live = [each for each in self._slots if not each.is_lost]
         given_up = [each for each in live if self._is_given_up(each, now_s)]
         for slot in given_up:
-            self._lose(slot)
+            how = "silent" if slot.busy_since_s is None else "busy"
+            self._lose(slot, f"{how} for {now_s - (slot.busy_since_s or slot.heard_s):.1f} s")
         if given_up:
             self._mend(now_s)
         for slot in self._slots:
@@ -301,8 +306,8 @@ class WriteBack:
             self._holds_back(slot) and self._choice() is not None
         )
 
-    def _lose(self, slot: _Slot) -> None:
-        slot.is_lost = True
+    def _lose(self, slot: _Slot, why: str) -> None:
+        slot.lost_by = why
         self._failed.add(slot.bookie_id)
         self._requests.append(LetGo(slot.bookie_id))
 
@@ -319,7 +324,7 @@ class WriteBack:
             return
         for slot in self._slots:
             if self._is_behind(slot):
-                self._lose(slot)  # before it is counted on
+                self._lose(slot, "fell behind")  # before it is counted on
         places: dict[int, str] = {}
         for slot in self._slots:
             if slot.is_lost and self._is_wanted(slot.place):
@@ -354,9 +359,10 @@ class WriteBack:
 
     def _too_few(self, entry_id: int, lost: Sequence[_Slot], needed: int) -> DlogError:
         names = [slot.bookie_id for slot in lost]
+        whys = [f"{slot.bookie_id} {slot.lost_by}" for slot in lost]
         return Unavailable(
             f"entry {entry_id} of ledger {self._ledger_id} cannot be written back: {needed} more "
-            f"bookies would do; {', '.join(names)} failed and there is no other",
+            f"bookies would do; {', '.join(whys)}; there is no other",
             ledger_id=self._ledger_id,
             entry_id=entry_id,
             missing=names,

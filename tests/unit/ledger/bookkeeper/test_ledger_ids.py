@@ -45,6 +45,13 @@ async def test_drawn_nodes_are_ephemeral_and_deleted_in_the_background(meta: Med
     assert meta.count_of("delete") == 20
 
 
+async def test_nothing_runs_on_for_what_is_drawn_during_a_close(meta: Meddling) -> None:
+    ids = ids_on(meta)
+    await ids.close()
+    assert await ids.draw() == 0  # it was on its way
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_a_drawn_node_that_cannot_be_deleted_goes_with_the_session(meta: Meddling) -> None:
     ids = ids_on(meta)
     meta.away.add("delete")
@@ -128,8 +135,9 @@ async def test_each_upper_half_that_ends_is_followed_by_the_next(meta: Meddling)
         assert await ours.draw() == (upper << 32) + LAST_SHORT
         assert await ours.draw() == (upper + 1) << 32
         assert await theirs.draw() == ((upper + 1) << 32) + 1, "it met the end by itself"
-        await ours.close()
-        await theirs.close()
+        for ids in (ours, theirs):
+            if ids._deleting is not None:
+                await asyncio.wait([ids._deleting])
     # Those who ended first are gone; the numbers that are still to be deleted kept some longer.
     assert await meta.children(LONG) == ["HOB-0000000004", "HOB-0000000005", "HOB-0000000006"]
 

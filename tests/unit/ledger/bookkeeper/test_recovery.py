@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from dlog.errors import AuthError, Corrupt, NotFound, Unavailable, Unsupported
-from dlog.ledger.bookkeeper.core.recovery import ChangeLedger, FindEnd, ReadLedger, recover
+from dlog.ledger.bookkeeper.core.recovery import (
+    ChangeLedger,
+    FenceAhead,
+    FindEnd,
+    ReadLedger,
+    recover,
+)
 from dlog.ledger.bookkeeper.core.recovery_requests import LetGo, Settle
 from dlog.ledger.bookkeeper.core.tail_recovery import FoundEnd
 from dlog.ledger.store import ClosedLedger
@@ -730,13 +736,33 @@ def test_a_closed_ledger_is_left_alone() -> None:
 
 
 def test_it_marks_before_it_asks_and_asks_about_what_was_marked() -> None:
-    marked = metadata((0, ABC), (3, ("a", "b", "d")))
-    _, mark, find = answered(recover(LEDGER_ID), metadata(state=LedgerState.OPEN), marked)
+    opened, marked = metadata(state=LedgerState.OPEN), metadata((0, ABC), (3, ("a", "b", "d")))
+    _, ahead, mark, find = answered(recover(LEDGER_ID), opened, None, marked)
+    assert ahead == FenceAhead(opened)
     assert isinstance(mark, ChangeLedger)
     changed = mark.change(metadata(state=LedgerState.OPEN))
     assert changed is not None
     assert changed.state is LedgerState.IN_RECOVERY
     assert find == FindEnd(marked)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"digest_type": DigestType.DUMMY}, {"password": b"another"}, {"password": None}]
+)
+def test_a_digest_that_changes_meanwhile_is_not_followed(changed: dict[str, Any]) -> None:
+    """It was looked at before; somebody who may change metadata waits for just that moment."""
+    opened = metadata(state=LedgerState.OPEN)
+    _, _, mark, _, close = answered(recover(LEDGER_ID), opened, None, metadata(), FOUND)
+    for step, state in ((mark, LedgerState.OPEN), (close, LedgerState.IN_RECOVERY)):
+        assert isinstance(step, ChangeLedger)
+        assert step.change(metadata(state=state)) is not None
+        with pytest.raises(AuthError, match="somebody changed"):
+            step.change(metadata(state=state, **changed))
+
+
+def test_nobody_is_fenced_ahead_of_a_mark_that_stands() -> None:
+    steps = answered(recover(LEDGER_ID), metadata(), metadata())
+    assert [type(step) for step in steps] == [ReadLedger, ChangeLedger, FindEnd]
 
 
 def test_who_closed_before_is_right() -> None:

@@ -38,6 +38,7 @@ class FakeLink:
         self.entries = {int.from_bytes(raw[8:16], "big"): raw for raw in entries}
         self.sink: Any = None
         self.fence_keys: list[bytes | None] = []
+        self.asked: list[int] = []
         self.attached = 0
         self.settled: list[tuple[int, int]] = []
         self.sent = 0
@@ -76,6 +77,7 @@ class FakeLink:
 
     async def _answer(self, first_entry: int, count_max: int, key: bytes | None) -> Any:
         self.fence_keys.append(key)
+        self.asked.append(first_entry)
         if self.is_silent:
             await asyncio.Event().wait()
         await asyncio.sleep(0)
@@ -119,6 +121,7 @@ class World:
         self.stored = StoredLedger(LEDGER_ID, metadata(state=LedgerState.OPEN), 0)
         self.changes = 0
         self.error: Exception | None = None
+        self.marking: asyncio.Event | None = None  # waited for by the first change
 
     async def recovery(self, bookie_id: str) -> FakeLink:
         await asyncio.sleep(0)
@@ -136,6 +139,8 @@ class World:
 
     async def change(self, known: StoredLedger, change: Any) -> StoredLedger:
         await asyncio.sleep(0)
+        if self.marking is not None and self.changes == 0:
+            await self.marking.wait()
         changed = change(self.stored.metadata)
         if changed is not None:
             self.changes += 1
@@ -184,6 +189,33 @@ async def test_it_fences_with_every_read_and_leaves_nothing_behind() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_it_fences_while_it_marks_and_once_more_when_it_has() -> None:
+    """The first fence saves the time of the second, and proves nothing: it may meet bookies that
+    are not named any more when the ledger is marked."""
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    world.marking = asyncio.Event()
+    recovering = asyncio.create_task(world.recoveries().recover(LEDGER_ID))
+    links = list(world.links_of.values())
+    await until(lambda: all(link.asked == [-1] for link in links))
+    assert world.changes == 0
+    world.marking.set()
+    assert await recovering == ClosedLedger(2, bytes_to(2))
+    assert sum(link.asked.count(-1) for link in links) >= 5, "three, and enough of them again"
+
+
+async def test_a_fence_ahead_that_fails_or_hangs_is_nobodys_trouble() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    world.marking = asyncio.Event()
+    world.down = {"a"}
+    world.links_of["b"].is_silent = True
+    recovering = asyncio.create_task(world.recoveries().recover(LEDGER_ID))
+    await until(lambda: world.links_of["b"].asked == [-1])
+    world.down, world.links_of["b"].is_silent = set(), False
+    world.marking.set()
+    assert await recovering == ClosedLedger(2, bytes_to(2))
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_what_is_known_is_not_read_and_may_be_stale() -> None:
     """The changes decide, not what somebody read."""
     world = World(a=WHOLE, b=WHOLE, c=WHOLE)
@@ -193,6 +225,34 @@ async def test_what_is_known_is_not_read_and_may_be_stale() -> None:
     assert end == ClosedLedger(2, bytes_to(2))
     assert await recoveries.recover(LEDGER_ID, known=known) == end
     assert world.changes == 2
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 5.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+async def test_what_was_just_closed_is_known_once() -> None:
+    world, clock = World(a=WHOLE, b=WHOLE, c=WHOLE), Clock()
+    recoveries = world.recoveries(clock=clock)
+    assert recoveries.take_closed(LEDGER_ID) is None
+    await recoveries.recover(LEDGER_ID)
+    assert recoveries.take_closed(LEDGER_ID) == world.stored
+    assert recoveries.take_closed(LEDGER_ID) is None
+    await recoveries.recover(LEDGER_ID)
+    clock.now_s += 1.01
+    assert recoveries.take_closed(LEDGER_ID) is None, "too long ago"
+
+
+async def test_not_all_that_was_ever_closed_is_known() -> None:
+    world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+    recoveries = world.recoveries()
+    for ledger_id in range(100):
+        recoveries.remember(replace(world.stored, ledger_id=ledger_id))
+    assert [each for each in range(100) if recoveries.take_closed(each)] == [*range(92, 100)]
 
 
 async def test_who_asks_meanwhile_gets_the_same_answer() -> None:

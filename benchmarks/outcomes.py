@@ -1,0 +1,351 @@
+"""python -m benchmarks.outcomes [--kills 1000] [--by numbers|tails] [--url URL] [--json FILE]
+
+Retrying without guessing, with kill -9 again and again. A parent has messages to append and keeps
+what was not answered; a child opens the writer, appends what it is told and answers. The child dies
+at a random crash point, or whenever it pleases the parent; the next one is told everything that was
+not answered, again. At the end the log is read: each message is there once, in order, where the
+answers said.
+
+- `numbers`: three producers, many messages on their way at once, each with its producer's number.
+- `tails`: one message at a time, appended only if the last one is the one before it.
+
+Exit code 1 if a message was lost or is there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+import dlog
+from benchmarks.common import ROOT
+from dlog import trace
+
+LOG = "outcomes"
+PRODUCERS = 3
+ON_THEIR_WAY = 40  # messages of each producer that the child is told before the first is answered
+POINTS_MAX = 300  # the child dies at one of so many crash points, if it dies there
+LIFE_S_MAX = 0.25  # and else after so long
+PATIENCE_S = 60.0
+SMALL = {"segment_bytes": 1 << 14}  # so that most lives see a rotation
+JSON_PATH = ROOT / "build" / "benchmarks" / "outcomes.json"
+
+
+@dataclass
+class Tally:
+    by: str
+    kills: int = 0
+    messages: int = 0
+    sent: int = 0  # each try counts
+    there: int = 0  # tries that were told: it is there
+    lost: int = 0
+    doubled: int = 0
+    misplaced: int = 0
+    took_s: float = 0.0
+    points: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_right(self) -> bool:
+        return self.lost == self.doubled == self.misplaced == 0
+
+
+# --- the child: a writer that is told what to append
+
+
+class Service:
+    """Lines in, lines out: `producer number tail` to append; `ok|there producer number id`."""
+
+    def __init__(self, url: str, by: str, requests: int, answers: int, dies_at: int) -> None:
+        self._url, self._by = url, by
+        self._requests, self._answers = requests, answers
+        self._left = dies_at
+        self._lock = threading.Lock()
+        trace.listen(self._on_point)
+
+    def _on_point(self, point: str, side: str) -> None:
+        with self._lock:
+            self._left -= 1
+            dies = self._left == 0
+        if dies:
+            self._say(f"dying {point}:{side}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _say(self, line: str) -> None:
+        os.write(self._answers, f"{line}\n".encode())
+
+    def serve(self) -> None:
+        create = dlog.LogOptions(**SMALL) if self._url.startswith("file:") else dlog.LogOptions()
+        with dlog.open_writer(LOG, self._url, create=create, entry_bytes=600) as log:
+            self._say("open")
+            pending = b""
+            while more := os.read(self._requests, 1 << 16):
+                *lines, pending = (pending + more).split(b"\n")
+                for line in lines:
+                    producer, number, tail = line.decode().split()
+                    self._append(log, int(producer), int(number), tail)
+        self._say("closed")
+
+    def _append(self, log: dlog.Writer, producer: int, number: int, tail: str) -> None:
+        where = f"{producer} {number}"
+        value = where.encode()
+
+        def answer(ticket: dlog.Ticket) -> None:
+            try:
+                self._say(f"ok {where} {ticket.result(0)}")
+            except dlog.DlogError:
+                pass  # not answered: it will be sent again
+
+        try:
+            if self._by == "numbers":
+                ticket = log.submit(value, producer=(producer, number))
+            else:
+                if_tail = "empty" if tail == "empty" else dlog.MessageId.parse(tail)
+                ticket = log.submit(value, if_tail=if_tail)
+        except dlog.AlreadyExists as there:
+            self._say(f"there {where} {there.id}")
+        except dlog.Conflict as other:
+            # Nobody else appends: what stands behind that tail is this very message.
+            self._say(f"there {where} {other.tail}")
+        else:
+            ticket.add_done_callback(answer)
+
+
+# --- the parent: what it has to append, and what it was told
+
+
+class Source:
+    def __init__(self, by: str, tally: Tally) -> None:
+        self._by, self._tally = by, tally
+        self.answers: dict[tuple[int, int], str] = {}
+        self._next = [0] * (PRODUCERS if by == "numbers" else 1)
+        self._tail = "empty"
+        self._waiting: list[tuple[int, int]] = []  # sent by this child, not answered
+
+    @property
+    def unanswered(self) -> int:
+        return sum(self._next) - len(self.answers)
+
+    @property
+    def sent(self) -> list[tuple[int, int]]:
+        return [(p, number) for p, end in enumerate(self._next) for number in range(end)]
+
+    def begin(self) -> list[str]:
+        """For a new child: all that was not answered, oldest first, and then more."""
+        self._waiting = [each for each in self.sent if each not in self.answers]
+        return [self._line(each) for each in self._waiting] + self.more()
+
+    def more(self) -> list[str]:
+        lines = []
+        for producer, number in enumerate(self._next):
+            room = ON_THEIR_WAY if self._by == "numbers" else 1
+            room -= sum(each[0] == producer for each in self._waiting)
+            fresh = [(producer, number + i) for i in range(room)]
+            self._next[producer] += len(fresh)
+            self._waiting += fresh
+            lines += [self._line(each) for each in fresh]
+        return lines
+
+    def _line(self, message: tuple[int, int]) -> str:
+        self._tally.sent += 1
+        return f"{message[0]} {message[1]} {self._tail}"
+
+    def hear(self, line: str) -> None:
+        what, *words = line.split()
+        if what not in ("ok", "there"):
+            if what == "dying":
+                self._tally.points[words[0]] += 1
+            return
+        message = int(words[0]), int(words[1])
+        self._tally.there += what == "there"
+        if words[2] != "None":
+            before = self.answers.setdefault(message, words[2])
+            if before in ("None", words[2]):
+                self.answers[message] = words[2]
+            else:
+                self._tally.misplaced += 1
+            self._tail = words[2]
+        self.answers.setdefault(message, "None")
+        if message in self._waiting:
+            self._waiting.remove(message)
+
+
+class Child:
+    def __init__(self, url: str, by: str, dies_at: int) -> None:
+        their_requests, self.requests = os.pipe()
+        self.answers, their_answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.requests)
+            os.close(self.answers)
+            status = 3
+            try:
+                Service(url, by, their_requests, their_answers, dies_at).serve()
+                status = 0
+            except (dlog.DlogError, OSError) as error:
+                sys.stderr.write(f"a child ended: {error!r}\n")
+            finally:
+                os._exit(status)
+        os.close(their_requests)
+        os.close(their_answers)
+        self._pending = b""
+        self.closing = False
+
+    def tell(self, lines: list[str]) -> None:
+        try:
+            os.write(self.requests, "".join(f"{line}\n" for line in lines).encode())
+        except BrokenPipeError:
+            pass  # it is dead: the next one is told
+
+    def hear(self, until_s: float) -> list[str] | None:
+        """What it said by then; None once it ended."""
+        ready, _, _ = select.select([self.answers], [], [], max(until_s - time.monotonic(), 0.0))
+        if not ready:
+            return []
+        more = os.read(self.answers, 1 << 16)
+        if not more:
+            return None
+        *lines, self._pending = (self._pending + more).split(b"\n")
+        return [line.decode() for line in lines]
+
+    def close(self) -> None:
+        """No more requests: it closes its log and ends."""
+        if not self.closing:
+            self.closing = True
+            os.close(self.requests)
+
+    def end(self) -> bool:
+        """Whether it was killed."""
+        os.close(self.answers)
+        self.close()
+        _, status = os.waitpid(self.pid, 0)
+        return os.WIFSIGNALED(status)
+
+
+def _load(url: str) -> None:
+    """What children need, before they are forked: a life is shorter than the imports."""
+    modules = ["sync.client", "ledger.embedded", "meta.sqlite"]
+    if url.startswith("zk:"):
+        modules = ["sync.client", "ledger.bookkeeper.store", "meta.zookeeper"]
+    for module in modules:
+        import_module(f"dlog.{module}")
+
+
+def run(url: str, kills: int, by: str, seed: str, say: Callable[[str], None]) -> Tally:
+    _load(url)
+    tally = Tally(by)
+    source = Source(by, tally)
+    chance = random.Random(seed)
+    began_s = time.monotonic()
+    lives = 0
+    while tally.kills < kills:
+        at_a_point = chance.random() < 0.7
+        # Low numbers more often: opening has few points, and each shall have its turn.
+        dies_at = int(POINTS_MAX ** chance.random()) if at_a_point else -1
+        child = Child(url, by, dies_at)
+        life_s = PATIENCE_S if at_a_point else chance.random() * LIFE_S_MAX * _slowness(url)
+        _live(child, source, time.monotonic() + life_s, closes=chance.random() < 0.2)
+        if not at_a_point:
+            os.kill(child.pid, signal.SIGKILL)
+            tally.points["any time"] += 1
+        tally.kills += child.end()
+        lives += 1
+        if lives % 100 == 0:
+            say(f"{tally.kills} kills, {len(source.answers)} answered, {source.unanswered} not")
+    last = Child(url, by, -1)
+    deadline_s = time.monotonic() + PATIENCE_S
+    last.tell(source.begin())
+    while source.unanswered and (lines := last.hear(deadline_s)):
+        for line in lines:
+            source.hear(line)
+    last.close()
+    while last.hear(deadline_s):
+        pass
+    last.end()
+    tally.took_s = time.monotonic() - began_s
+    _judge(url, source, tally)
+    return tally
+
+
+def _slowness(url: str) -> float:
+    return 1.0 if url.startswith("file:") else 8.0
+
+
+def _live(child: Child, source: Source, until_s: float, *, closes: bool) -> None:
+    """Until it died, or its time is over. One that `closes` is told to, half-way, and may die at
+    that."""
+    is_open = False
+    answered = 0
+    while (lines := child.hear(until_s)) is not None:
+        if not lines and time.monotonic() >= until_s:
+            return
+        for line in lines:
+            source.hear(line)
+            if line == "open":
+                is_open = True
+                child.tell(source.begin())
+            answered += line.startswith(("ok", "there"))
+        if not child.closing and is_open:
+            if closes and answered > ON_THEIR_WAY:
+                child.close()
+            else:
+                child.tell(source.more())
+
+
+def _judge(url: str, source: Source, tally: Tally) -> None:
+    with dlog.open_reader(LOG, url) as log:
+        there = [(message.value, str(message.id)) for message in log]
+    where: dict[bytes | None, str] = dict(there)
+    counts = Counter(value for value, _ in there)
+    tally.messages = len(counts)
+    tally.doubled = sum(count - 1 for count in counts.values())
+    for message in source.sent:
+        value = f"{message[0]} {message[1]}".encode()
+        tally.lost += value not in where
+        told = source.answers.get(message, "None")
+        tally.misplaced += value in where and told not in ("None", where[value])
+    order = [tuple(map(int, (value or b"").split())) for value, _ in there]
+    for producer in {each[0] for each in order}:
+        numbers = [number for of, number in order if of == producer]
+        tally.misplaced += numbers != sorted(numbers)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.outcomes", description=__doc__)
+    parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--by", choices=("numbers", "tails"), default="numbers")
+    parser.add_argument("--url", help="of logs to be made; a directory of its own by default")
+    parser.add_argument("--seed", default="0", help="of when children die")
+    parser.add_argument("--json", type=Path, default=JSON_PATH)
+    chosen = parser.parse_args()
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="dlog-bench-") as directory:
+        url = chosen.url or f"file:{directory}/data"
+        tally = run(url, chosen.kills, chosen.by, chosen.seed, say)
+    print(
+        f"{tally.kills} kills at {len(tally.points)} places, {tally.messages} messages in "
+        f"{tally.sent} tries, {tally.there} of which were there, in {tally.took_s:.0f} s: "
+        f"{tally.lost} lost, {tally.doubled} there twice, {tally.misplaced} elsewhere than told"
+    )
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    chosen.json.write_text(json.dumps({**vars(tally), "points": dict(tally.points)}, indent=1))
+    sys.exit(0 if tally.is_right else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Whose is a ledger that was found in the store? Each says in its metadata for which log, number
+and epoch it was made.
+
+It is not listed and never can be, if its id does not exceed every id that its log ever listed, or
+its epoch is over, or its log was removed. That needs no clock, and no word from whoever made it;
+only who may still be at deleting it (a standby, the writer of this epoch) is given a grace.
+Anything else may be in use this very moment, by a writer that has it ready, a standby, an opener:
+it is told of, and left alone. So is a ledger of a log that is not known here: another root may
+share the ledgers. And as long as anything is wrong with the list of a
+log, none of its ledgers is an orphan: it may be what the list has lost.
+
+What is judged was found *before* the lists were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlog.admin.fsck.lists import Walk
+from dlog.admin.fsck.report import Action, Finding, Kind, Severity, Where
+from dlog.findings import named
+from dlog.ledger.store import LedgerInfo
+from dlog.meta.log_meta import LogMeta, LogState
+
+APPLICATION = b"dlog"
+_STANDBY = b"standby"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a ledger of ours says of itself. `role` is empty for a segment's."""
+
+    uid: str
+    role: bytes
+    number: int | None
+    epoch: int | None
+    age_s: float | None = None  # None: nobody knows
+
+
+def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
+    """None: it is not ours."""
+    custom = info.spec.custom
+    if custom.get("application") != APPLICATION:
+        return None
+    return Mark(
+        custom.get("log", b"").decode("utf-8", "replace"),
+        custom.get("role", b""),
+        _number(custom.get("number")),
+        _number(custom.get("epoch")),
+        None if info.made_us is None else (now_us - info.made_us) / 1e6,
+    )
+
+
+def _number(raw: bytes | None) -> int | None:
+    return int(raw) if raw is not None and raw.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A log that is known: what it lists, and whether that is all."""
+
+    name: str
+    meta: LogMeta
+    kept: frozenset[int]  # listed, or waiting for their deletion
+    is_sound: bool
+
+    @classmethod
+    def of(cls, walk: Walk) -> Owner:
+        """Whose node was read."""
+        kept = frozenset({*(segment.ledger_id for segment in walk.segments), *walk.doomed})
+        return cls(walk.name, walk.meta, kept, walk.is_sound)
+
+
+def strangers(uid: str, ledger_ids: Sequence[int]) -> Finding:
+    """All that belong to one log that is not known here."""
+    told = f"{len(ledger_ids)} ledgers belong to log {uid or '?'}, which is not known here: "
+    return Finding(
+        Kind.UNKNOWN_LEDGER,
+        Severity.NOTE,
+        Where(ledger_id=ledger_ids[0]),
+        told + named([str(ledger_id) for ledger_id in ledger_ids]),
+        advice="if no other root has that log, delete them with the tools of the ledger store",
+    )
+
+
+def judge(ledger_id: int, mark: Mark, owner: Owner, grace_s: float) -> Finding | None:
+    """None: it is where it belongs."""
+    if ledger_id in owner.kept or owner.meta.state is LogState.MOVED:
+        return None  # of a log that moved, the place it moved to knows
+    where = Where(log=owner.name, ledger_id=ledger_id)
+    why = _is_over(mark, owner.meta)
+    if why is None and mark.age_s is not None and mark.age_s >= grace_s:
+        why = _is_below(ledger_id, mark, owner.meta)
+    if why is None:
+        told = f"not listed (yet): it was made for {_made_for(mark)}, and may be in use"
+        return Finding(Kind.MAYBE_IN_USE, Severity.NOTE, where, told)
+    if not owner.is_sound:
+        told = "in no list that could be read, and something is wrong with the list of its log"
+        return Finding(Kind.MAYBE_IN_USE, Severity.NOTE, where, told)
+    told = f"it is in no list, and never will be: {why}"
+    return Finding(Kind.ORPHAN, Severity.WARNING, where, told, Action.DELETE_LEDGER)
+
+
+def _made_for(mark: Mark) -> str:
+    if mark.role == _STANDBY:
+        return "a standby"
+    if mark.role:
+        return f"the role {mark.role.decode('utf-8', 'replace')}"
+    return f"segment {mark.number}, epoch {mark.epoch}"
+
+
+def _is_over(mark: Mark, meta: LogMeta) -> str | None:
+    """Nobody can list it, and nobody needs to know of it."""
+    if mark.role not in (b"", _STANDBY):
+        return None  # who made it knows what for
+    if meta.state in (LogState.TERMINATED, LogState.DELETING, LogState.DELETED):
+        return f"its log is {meta.state.value}"
+    if mark.epoch is not None and mark.epoch < meta.epoch:
+        return f"it is of epoch {mark.epoch}, and the log is in epoch {meta.epoch}"
+    return None
+
+
+def _is_below(ledger_id: int, mark: Mark, meta: LogMeta) -> str | None:
+    """Nobody can list it; who made it may be about to delete it."""
+    if mark.role not in (b"", _STANDBY) or ledger_id > meta.ledger_floor:
+        return None
+    return f"ledger {meta.ledger_floor} was listed, and ids only grow"

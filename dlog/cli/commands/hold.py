@@ -1,0 +1,82 @@
+"""`dlog hold`: who keeps what from being truncated."""
+
+from __future__ import annotations
+
+import click
+
+from dlog.cli import draw
+from dlog.cli.failures import say
+from dlog.cli.moments import moment_text
+from dlog.cli.places import Place, place
+from dlog.cli.plain import print_json
+from dlog.cli.shared import Settings, common_options, output_option
+
+COLUMNS = (
+    draw.Column("HOLD"),
+    draw.Column("SEQ", number=True),
+    draw.Column("WHO"),
+    draw.Column("SINCE"),
+    draw.Column("MOVED"),
+    draw.Column("NOTE"),
+)
+
+
+@click.group("hold")
+def command() -> None:
+    """Keep messages from being truncated: what is at a hold, and behind it, stays.
+
+    No retention and no `dlog truncate` goes past a hold; `dlog truncate --force` does.
+    """
+
+
+@command.command("ls")
+@click.argument("log")
+@output_option
+@common_options
+def ls(settings: Settings, log: str, output: str) -> None:
+    """List the holds of LOG. With -o json, one object a line."""
+    with settings.connect() as client:
+        found = client.admin.holds(log)
+    if output == "json":
+        for each in found:
+            print_json(each)
+        return
+    rows = [
+        (
+            each.name,
+            each.seq,
+            each.who,
+            moment_text(each.since_us),
+            moment_text(each.moved_us),
+            each.note or "-",
+        )
+        for each in found
+    ]
+    draw.table(COLUMNS, rows)
+
+
+@command.command("set")
+@click.argument("log")
+@click.argument("name")
+@click.argument("at", type=place, default="earliest")
+@click.option("--note", help="What it is for.")
+@common_options
+def set_(settings: Settings, log: str, name: str, at: Place, note: str | None) -> None:
+    """Hold what is AT a place of LOG, and behind it: a new hold, or one that moves forward.
+
+    AT is a seq, a message id, a time, latest, or earliest (which it is when not given).
+    """
+    with settings.connect() as client:
+        held = client.admin.hold(log, name, at, note=note)
+    print(f"{name} holds {log} from seq {held.seq} on")
+
+
+@command.command("drop")
+@click.argument("log")
+@click.argument("name")
+@common_options
+def drop(settings: Settings, log: str, name: str) -> None:
+    """Drop a hold: what it kept may be truncated from now on."""
+    with settings.connect() as client:
+        client.admin.drop_hold(log, name)
+    say(f"{log} is held by {name} no more")

@@ -1,0 +1,231 @@
+"""An event loop of virtual time, one for each simulated process: real asyncio drivers live in it.
+
+It has no sockets and no threads. A turn of the loop is an event of the world: it runs what is due,
+in asyncio's order, and virtual time passes only between turns. So a loop can be *busy* (its turn
+comes late, and finds timers and arrivals together), *frozen* like a stopped process, or dead.
+
+What asyncio promises is kept: callbacks run in the order in which they were scheduled. What it does
+not promise is drawn from the tape: how late a turn is, and in which order things that came from
+outside meanwhile (bytes, replies) are handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import sys
+import weakref
+from asyncio import events
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
+
+from dlog.testing.sim.world import World
+
+T = TypeVar("T")
+
+# Of a timer: it is never early, and whoever waits for the rest of a rounding error gets on.
+_LATE_MS = 0.001
+_BUSY_MS = 20.0
+
+Connect = Callable[[Callable[[], asyncio.Protocol], str, int], Awaitable[asyncio.Transport]]
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """`busy` is the rate of turns that come late, `connect` makes connections."""
+
+    def __init__(self, world: World, *, busy: float = 0.0, shuffled: float = 0.0) -> None:
+        self.world = world
+        self.busy = busy
+        self.shuffled = shuffled
+        self.connect: Connect | None = None
+        self.unheard: list[dict[str, Any]] = []  # what nobody caught
+        self.turns = 0
+        self._ready: deque[asyncio.Handle] = deque()
+        self._arrived: list[asyncio.Handle] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._serial = 0
+        self._next_ms = math.inf  # when the world gives us our next turn
+        self._is_running = False
+        self._is_frozen = False
+        self._is_closed = False
+        self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"<SimLoop at {self.world.now_ms:.3f} ms>"
+
+    # --- turns
+
+    def _wake(self, at_ms: float) -> None:
+        if at_ms >= self._next_ms or self._is_running or self._is_frozen or self._is_closed:
+            return
+        if self.world.strikes(self.busy, "a loop is busy"):
+            at_ms += self.world.chance.delay(_BUSY_MS, "its turn")
+        if at_ms < self._next_ms:
+            self._next_ms = at_ms
+            self.world.at(at_ms, lambda: self._turn_of(at_ms))
+
+    def _turn_of(self, at_ms: float) -> None:
+        """An earlier turn may have been asked for since; then this one is not ours."""
+        if at_ms == self._next_ms and not self._is_frozen and not self._is_closed:
+            self._next_ms = math.inf
+            self._turn()
+            self._wake_again()
+
+    def _wake_again(self) -> None:
+        if self._ready or self._arrived:
+            self._wake(self.world.now_ms)
+        elif self._timers:
+            self._wake(max(self._timers[0][0], self.world.now_ms))
+
+    def _turn(self) -> None:
+        self.turns += 1
+        ready, timers, now_ms = self._ready, self._timers, self.world.now_ms
+        if self._arrived:
+            arrived, self._arrived = self._arrived, []
+            if len(arrived) > 1 and self.world.strikes(self.shuffled, "arrivals change places"):
+                self.world.chance.shuffle(arrived)
+            ready.extend(arrived)
+        while timers and (timers[0][0] <= now_ms or timers[0][2].cancelled()):
+            ready.append(heapq.heappop(timers)[2])
+        before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finish_asyncgen)
+        self._is_running = True
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            self._is_running = False
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(before)
+
+    def _finish_asyncgen(self, asyncgen: AsyncGenerator[Any, Any]) -> None:
+        self._asyncgens.discard(asyncgen)
+        if not self._is_closed:
+            self.call_soon(self.create_task, asyncgen.aclose())
+
+    def arrive(self, what: Callable[[], None]) -> None:
+        """From outside: bytes, a reply."""
+        if not self._is_closed:
+            self._arrived.append(events.Handle(what, (), self))
+            self._wake(self.world.now_ms)
+
+    def freeze(self) -> None:
+        self._is_frozen = True
+        self._next_ms = math.inf
+
+    def thaw(self) -> None:
+        self._is_frozen = False
+        self._wake_again()
+
+    def left(self) -> list[str]:
+        """What still runs or waits here; nothing, once everything was closed."""
+        tasks = sorted(repr(task.get_coro()) for task in asyncio.all_tasks(self))
+        timers = [repr(timer) for _, _, timer in self._timers if not timer.cancelled()]
+        return tasks + timers
+
+    # --- asyncio's side
+
+    def time(self) -> float:
+        return self.world.now_ms / 1000
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = events.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._is_running:
+            self._wake(self.world.now_ms)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        self._serial += 1
+        due_ms = max(when * 1000, self.world.now_ms) + _LATE_MS
+        heapq.heappush(self._timers, (due_ms, self._serial, timer))
+        if not self._is_running:
+            self._wake(due_ms)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays where it is; its time finds it cancelled."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        if context is None:
+            return asyncio.Task(coro, loop=self, name=name)  # type: ignore[arg-type]
+        return asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.unheard.append(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.unheard.append(context)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.Transport, Any]:
+        made: list[Any] = []
+
+        def make() -> Any:
+            made.append(protocol_factory())
+            return made[0]
+
+        if self.connect is None:
+            raise OSError("this process has no network")
+        transport = await self.connect(make, host, port)
+        return transport, made[0]
+
+    async def getaddrinfo(self, *_: Any, **__: Any) -> Any:
+        raise OSError("a simulated process resolves no names: it has no network but the simulated")
+
+    def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]
+        raise RuntimeError("a simulated process has one thread; to_thread() needs others")
+
+    async def shutdown_asyncgens(self) -> None:
+        await asyncio.gather(*(each.aclose() for each in list(self._asyncgens)))
+
+    def close(self) -> None:
+        """Nothing runs here any more."""
+        self._is_closed = True
+        self._ready.clear()
+        self._arrived.clear()
+        self._timers.clear()

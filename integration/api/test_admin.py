@@ -1,0 +1,1 @@
+from tests.api.test_admin import *  # noqa: F403

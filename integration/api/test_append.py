@@ -1,0 +1,1 @@
+from tests.api.test_append import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.api.test_cancellation import *  # noqa: F403

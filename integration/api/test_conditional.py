@@ -1,0 +1,1 @@
+from tests.api.test_conditional import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.api.test_crowds import *  # noqa: F403

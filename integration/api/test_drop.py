@@ -1,0 +1,1 @@
+from tests.api.test_drop import *  # noqa: F403

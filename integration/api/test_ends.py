@@ -1,0 +1,1 @@
+from tests.api.test_ends import *  # noqa: F403

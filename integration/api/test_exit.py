@@ -1,0 +1,1 @@
+from tests.api.test_exit import *  # noqa: F403

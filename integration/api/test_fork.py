@@ -1,0 +1,1 @@
+from tests.api.test_fork import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.api.test_fsck import *  # noqa: F403

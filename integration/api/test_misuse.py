@@ -1,0 +1,1 @@
+from tests.api.test_misuse import *  # noqa: F403

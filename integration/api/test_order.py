@@ -1,0 +1,1 @@
+from tests.api.test_order import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.api.test_outcomes import *  # noqa: F403

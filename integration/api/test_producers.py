@@ -1,0 +1,1 @@
+from tests.api.test_producers import *  # noqa: F403

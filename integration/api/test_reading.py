@@ -1,0 +1,1 @@
+from tests.api.test_reading import *  # noqa: F403

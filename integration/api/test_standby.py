@@ -1,0 +1,1 @@
+from tests.api.test_standby import *  # noqa: F403

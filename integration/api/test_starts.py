@@ -1,0 +1,1 @@
+from tests.api.test_starts import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.api.test_takeover import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.api.test_tickets import *  # noqa: F403

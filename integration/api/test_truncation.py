@@ -1,0 +1,1 @@
+from tests.api.test_truncation import *  # noqa: F403

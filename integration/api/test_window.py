@@ -1,0 +1,1 @@
+from tests.api.test_window import *  # noqa: F403

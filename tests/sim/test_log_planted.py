@@ -1,0 +1,57 @@
+"""What the simulated log is worth: each planted bug must be noticed within a bounded number of
+short histories. A bug that survives is redundant protection, and says what protects."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlog.testing.sim.planted import (
+    log,
+    log_fsck,
+    log_life,
+    log_list,
+    log_numbers,
+    log_rules,
+    log_standbys,
+    planted,
+)
+from dlog.testing.sim.runs import hunt, run_many, shrink_tape
+
+HISTORIES_MAX = 1500
+ROOMS = (log, log_fsck, log_life, log_list, log_numbers, log_rules, log_standbys)
+PLANTS = {name: plant for room in ROOMS for name, plant in room.PLANTS.items()}
+CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
+SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
+
+# Bugs of different kinds, each with the draws that its failure may need at most.
+SHRUNK = ("a_dead_writer_comes_back", "heal_without_recovering")
+NONZERO_MAX = 30
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_a_planted_bug_is_noticed(name: str) -> None:
+    found = hunt(PLANTS[name], count=HISTORIES_MAX)
+    assert found.finding is not None, f"{found.histories} histories"
+    # A plant that does not fit its surroundings any more is noticed too, and shows nothing.
+    stale = isinstance(found.finding.error, (AttributeError, NameError, TypeError))
+    assert not stale, found.finding
+
+
+@pytest.mark.parametrize("name", SURVIVORS)
+def test_a_survivor_does_no_harm(name: str) -> None:
+    """If one of these is noticed one day, it belongs to the others."""
+    plant = PLANTS[name]
+    with planted(plant):
+        run_many(plant.world, count=100, **plant.fixed).check()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", SHRUNK)
+def test_a_failure_becomes_small(name: str) -> None:
+    plant = PLANTS[name]
+    found = hunt(plant, count=HISTORIES_MAX)
+    assert found.finding is not None
+    with planted(plant):
+        small = shrink_tape(plant.world, found.finding.values, seconds=40.0, **plant.fixed)
+    assert small.fault == found.finding.promise
+    assert small.nonzero <= NONZERO_MAX

@@ -1,0 +1,125 @@
+"""Histories of writers, readers, removers and strangers under faults, over ledgers that are as
+loose as their contract allows, and over simulated bookies: no promise breaks, and once the faults
+end everything comes right. DLOG_SIM_SECONDS runs for longer, DLOG_SIM_FIRST from another seed on; a
+failure names its seed and how to see it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import pytest
+
+from dlog import trace
+from dlog.testing.sim.planted import planted
+from dlog.testing.sim.planted.log import PLANTS, STRANGERS
+from dlog.testing.sim.runs import Tally, run_many
+from dlog.testing.sim.world import Violation
+
+SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
+FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
+
+# Points of rooms that are not simulated, or that only the real drivers announce; and those of
+# truncated logs, which have histories of their own.
+ELSEWHERE = ("ledger.", "meta.", "recover.", "append.confirmed", "append.published")
+POINTS = [point for point in trace.POINTS if not point.startswith(ELSEWHERE)]
+POINTS += sorted(trace.STANDBY_POINTS)
+
+# What must happen in a few hundred histories, or they are too tame.
+OF_LOGS = (
+    "a client crashes, a client freezes, a clock jumps, a reader leaves, a rotation is asked for, "
+    "bounded read, closed, foreign recovery, healed, leader pause, lost, metadata outage, "
+    "metadata: a session ends unnoticed, metadata: a stranger stores a node again, "
+    "metadata: late write, metadata: refused, metadata: reply lost, metadata: request lost, "
+    "a ready ledger was taken, a standby stands by again, a standby takes over, "
+    "a takeover is cut short, remove, resumed, rotated, tail asked, the policy says wait"
+).split(", ")
+OF_LIFE = (
+    "truncated, truncations, held, hold dropped, collected, terminated, a reader jumped, "
+    "a reader was told that its place was truncated, told that a place to hold was truncated, "
+    "a client crashes, a client freezes, metadata: late write, metadata: reply lost, "
+    "metadata: stale read, metadata: torn listing, ledgers: a delete fails, rotated, remove"
+).split(", ")
+OF_CUTS = ("truncated", "held", "collected", "a reader jumped", "a client crashes")
+OF_ABSTRACT = (
+    "append failed, id went back, ledgers: a birth fails, ledgers: a close fails, "
+    "ledgers: a create fails, ledgers: a recovery stops half-way, "
+    "ledgers: an idle appender notices the fence, ledgers: nobody answers, "
+    "ledgers: the reply to a close is lost, ledgers: the reply to a create is lost, "
+    "ledgers: the reply to a recovery is lost, recovery cut"
+).split(", ")
+OF_BOOKIES = (
+    "a bookie is killed, a bookie is shut down, a bookie is stopped, a connection breaks, "
+    "a client and a bookie are cut off, a metadata reply is lost, a poll brought the entry, "
+    "an ack is never sent, an add is refused, an answer is late, an entry comes back damaged, "
+    "connections are reset, recovered more than was confirmed"
+).split(", ")
+
+
+def _check(tally: Tally, facts: Iterable[str], points: Iterable[str]) -> None:
+    print(f"{tally.histories} histories of {tally.world}, {tally.per_minute:,.0f} a minute")
+    tally.check()
+    never = [fact for fact in facts if not tally.marks[fact]]
+    assert not never, f"these never happened: {never}"
+    unreached = [point for point in points if not tally.points[point]]
+    assert not unreached, f"steps that no history reached: {unreached}"
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_history_over_loose_ledgers_breaks_a_promise_and_all_of_them_heal() -> None:
+    """I1–I10, I13, I15–I17, I23–I25, I27; DL-01, DL-02, DL-03a, DL-03b, DL-04, DL-05, DL-09, DL-10,
+    DL-11, DL-13, DL-23, DL-26, DL-27, DL-28, DL-30, DL-31, DL-32, DL-33 in every interleaving."""
+    tally = run_many("log-abstract", FIRST, seconds=SECONDS, at_least=800)
+    _check(tally, [*OF_LOGS, *OF_ABSTRACT], POINTS)
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_history_over_bookies_breaks_a_promise_and_all_of_them_heal() -> None:
+    """The same and I11, I12, I14, with the BookKeeper client's cores below the log's."""
+    tally = run_many("log", FIRST, seconds=1.25 * SECONDS, at_least=600)
+    _check(tally, [*OF_LOGS, *OF_BOOKIES], [*POINTS, *trace.BOOKIE_POINTS])
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not() -> None:
+    """I18, I19, I26; LS-09, LS-10: truncated by seq, id, time and wholly, held, retained, collected
+    and terminated, with crashes at every step."""
+    tally = run_many("log-life", FIRST, seconds=SECONDS, at_least=2000)
+    _check(tally, OF_LIFE, sorted(trace.LIFE_POINTS))
+    run_many("log-life-bookies", FIRST, seconds=SECONDS / 2, at_least=100).check()
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed() -> None:
+    """I24, I26: looked over and repaired, with no grace, while everybody else works and dies."""
+    tally = run_many("log-fsck", FIRST, seconds=SECONDS, at_least=300)
+    facts = ("looked over", "repaired: delete_ledger", "truncated", "collected", "remove")
+    _check(tally, [*facts, "a client crashes"], ["repair.ledger_deleted"])
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_short_history_of_truncation_alone_breaks_a_promise() -> None:
+    tally = run_many("log-cuts", FIRST, seconds=SECONDS / 2, at_least=3000)
+    _check(tally, OF_CUTS, sorted(trace.LIFE_POINTS))
+
+
+def test_a_violation_says_how_to_repeat_it() -> None:
+    with planted(PLANTS["release_out_of_order"]):
+        tally = run_many("log-abstract", count=50)
+    with pytest.raises(Violation, match=r"I4a: .*\n.*python -m dlog\.testing\.sim tell .* \d+"):
+        tally.check()
+
+
+@pytest.mark.timeout(180)
+def test_a_strict_tail_is_never_fooled() -> None:
+    """H1, H2: strangers show what they write back, and decide on another end; a normal tail
+    believes them."""
+    tally = run_many("log-abstract", FIRST, count=400, **STRANGERS)
+    tally.check()
+    assert tally.marks["a stranger's write-back shows"] > 100
+    over_bookies = run_many("log", FIRST, count=100, **STRANGERS)
+    over_bookies.check()
+    assert over_bookies.marks["a stranger's write-back shows"] > 20
+    fooled = run_many("log-abstract", FIRST, count=400, **{**STRANGERS, "tail": "normal"})
+    with pytest.raises(Violation, match=r"I9|I3"):
+        fooled.check()

@@ -1,0 +1,64 @@
+"""A page is proven by every field of what refers to it, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dlog.admin.fsck.rebuild import Told, proven_refs, proven_segments
+from dlog.meta.listed import PageRef, Sealed, Segment
+
+
+def told(
+    number: int, *, ledger_id: int | None = None, before: tuple[int, int] | None = None
+) -> Told:
+    ledger_id = 10 * number if ledger_id is None else ledger_id
+    sealed = Sealed(4, 100, 3 * number, 3 * number + 3, number, number)
+    segment = Segment(number, ledger_id, 1, sealed)
+    return Told(segment, before or (10 * (number - 1), 4))
+
+
+CHAIN = [told(number) for number in range(1, 5)]
+SEGMENTS = tuple(each.segment for each in CHAIN)
+REF = PageRef.of_segments(SEGMENTS)
+
+
+def test_a_chain_of_seams_from_end_to_end_is_proof() -> None:
+    noise = [told(3, ledger_id=35), told(9), told(2, ledger_id=15)]
+    assert proven_segments(REF, [*noise, *reversed(CHAIN)]) == SEGMENTS
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_a_gap_is_none(missing: int) -> None:
+    assert proven_segments(REF, [*CHAIN[:missing], *CHAIN[missing + 1 :]]) is None
+
+
+def test_a_seam_that_continues_another_end_is_none() -> None:
+    cut = dataclasses.replace(CHAIN[2], predecessor=(20, 3))
+    assert proven_segments(REF, [*CHAIN[:2], cut, CHAIN[3]]) is None
+
+
+def test_a_seam_that_continues_itself_ends() -> None:
+    knot = dataclasses.replace(CHAIN[2], predecessor=(30, 4))
+    assert proven_segments(REF, [*CHAIN[:2], knot, CHAIN[3]]) is None
+
+
+@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(PageRef)])
+def test_one_field_that_differs_is_no_proof(field: str) -> None:
+    wrong = dataclasses.replace(REF, **{field: getattr(REF, field) + 1})
+    assert proven_segments(wrong, CHAIN) is None
+    above = PageRef.of_pages((REF,))
+    assert proven_refs(above, [REF]) == (REF,)
+    wrong = dataclasses.replace(above, **{field: getattr(above, field) + 1})
+    assert proven_refs(wrong, [REF]) is None
+
+
+def test_pages_below_prove_a_page_of_pages() -> None:
+    first, second = PageRef.of_segments(SEGMENTS[:2]), PageRef.of_segments(SEGMENTS[2:])
+    ref = PageRef.of_pages((first, second))
+    other = dataclasses.replace(second, level=1)
+    assert proven_refs(ref, [second, other, first]) == (first, second)
+    assert proven_refs(ref, [first]) is None
+    gap = dataclasses.replace(second, base_seq=second.base_seq + 1)
+    assert proven_refs(ref, [first, gap]) is None

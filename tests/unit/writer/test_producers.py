@@ -1,0 +1,142 @@
+"""Known, on its way, or new: what a producer's number is, and what of it is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlog import limits
+from dlog.errors import AlreadyExists, Conflict, NotFound
+from dlog.ids import MessageId
+from dlog.wire.batch import ProducerRow, ProducerTable
+from dlog.writer.batch import Batch
+from dlog.writer.producers import Dedup, Producers
+
+P = 7
+
+
+def batch_of(first_number: int, count: int, *, producer_id: int = P, entry_id: int = 2) -> Batch:
+    batch = Batch([b"x"] * count, count)
+    batch.producer = (producer_id, first_number)
+    batch.ledger_id, batch.entry_id = 5, entry_id
+    return batch
+
+
+class Scene:
+    def __init__(self, table: ProducerTable | None = None) -> None:
+        self.settled = Producers(table)
+        self.dedup = Dedup(self.settled)
+
+    def send(self, *batches: Batch) -> None:
+        for batch in batches:
+            self.dedup.add(batch)
+
+    def settle(self, batch: Batch) -> None:
+        self.settled.note_batches([batch])
+        batch.resolve()
+        self.dedup.settle(batch)
+
+    def there(self, number: int) -> MessageId | None:
+        with pytest.raises(AlreadyExists) as caught:
+            self.dedup.find(P, number)
+        id: MessageId | None = caught.value.id
+        return id
+
+
+def test_a_number_is_new_then_on_its_way_then_there() -> None:
+    scene = Scene()
+    assert scene.dedup.find(P, 3) is None
+    batch = batch_of(3, 2)
+    scene.send(batch)
+    assert scene.dedup.find(P, 3) == (batch, 0)
+    assert scene.dedup.find(P, 4) == (batch, 1)
+    assert scene.dedup.find(P, 5) is None
+    assert scene.there(2) is None
+    scene.settle(batch)
+    assert scene.there(4) == MessageId(5, 2, 1)
+    assert scene.there(3) is None
+    assert scene.dedup.find(P, 5) is None
+    assert scene.dedup.find(P + 1, 3) is None
+
+
+def test_acknowledged_and_not_yet_settled_is_there() -> None:
+    """Between the two moves the answer is there all the same, with every id of the batch."""
+    scene = Scene()
+    first, second = batch_of(0, 2), batch_of(2, 1, entry_id=3)
+    scene.send(first, second)
+    scene.settled.note_batches([first])
+    first.resolve()
+    assert scene.there(0) == MessageId(5, 2, 0)
+    assert scene.there(1) == MessageId(5, 2, 1)
+    scene.dedup.settle(first)
+    assert scene.there(1) == MessageId(5, 2, 1)
+    assert scene.there(0) is None
+    assert scene.dedup.find(P, 2) == (second, 0)
+
+
+def test_what_was_left_out_counts_as_there() -> None:
+    scene = Scene()
+    scene.send(batch_of(0, 1), batch_of(5, 1, entry_id=3))
+    for number in (1, 4):
+        assert scene.there(number) is None
+    assert scene.dedup.find(P, 6) is None
+
+
+def test_an_atomic_run_is_one_thing() -> None:
+    scene = Scene()
+    run = batch_of(3, 3)
+    assert scene.dedup.find_run(P, 3, 3) is None
+    scene.send(run)
+    assert scene.dedup.find_run(P, 3, 3) is run
+    for first, count in ((3, 2), (4, 2), (5, 3), (2, 5)):
+        with pytest.raises(Conflict, match="some of which"):
+            scene.dedup.find_run(P, first, count)
+    assert scene.dedup.find_run(P, 6, 2) is None
+    scene.settle(run)
+    with pytest.raises(AlreadyExists) as caught:
+        scene.dedup.find_run(P, 3, 3)
+    assert caught.value.id == MessageId(5, 2, 2)
+    with pytest.raises(Conflict, match="some of which"):
+        scene.dedup.find_run(P, 5, 3)
+
+
+def test_nothing_is_kept_of_what_is_settled_but_a_row() -> None:
+    scene = Scene()
+    batches = [batch_of(number, 1, producer_id=number % 3) for number in range(30)]
+    scene.send(*batches)
+    for batch in batches:
+        scene.settle(batch)
+    assert not scene.dedup._sent
+    assert len(scene.settled.rows) == 3
+
+
+def test_the_ones_that_were_silent_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 2)
+    settled = Producers()
+    for producer_id, number in ((1, 1), (2, 1), (1, 2), (3, 1)):
+        settled.note_batches([batch_of(number, 1, producer_id=producer_id)])
+    assert list(settled.rows) == [1, 3]
+    table = settled.table()
+    assert table.forgot
+    dedup = Dedup(Producers(table))
+    with pytest.raises(NotFound, match="producer 2 is not known") as caught:
+        dedup.find(2, 2)
+    assert caught.value.producer == 2
+    assert dedup.find(2, 0) is None
+    assert dedup.find(1, 3) is None
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    row = ProducerRow(P, 41, 5, 9, 3)
+    settled = Producers(ProducerTable((row,)))
+    assert settled.table() == ProducerTable((row,))
+    settled.entry([batch_of(42, 2)], first_seq=0, timestamp_us=1)
+    assert settled.table() == ProducerTable((row,)), "what is only sent is not settled"
+
+
+def test_an_unknown_producer_begins_with_a_run_where_some_are_forgotten() -> None:
+    """From number 0 on, as with a single message; what begins later, nobody can tell."""
+    scene = Scene(ProducerTable((), True))
+    assert scene.dedup.find(P, 0) is None
+    assert scene.dedup.find_run(P, 0, 3) is None
+    with pytest.raises(NotFound):
+        scene.dedup.find_run(P, 1, 3)
