@@ -8,6 +8,9 @@ PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
 unexport PYTHONPATH PYTHONHOME DLOG_URL
 
+# A worker for each core: most of the time of integration/ is waiting for servers, most of tests/'
+# is not. A file stays in one worker, so that its tests share their servers. What fails so is tried
+# once more alone, and named: tests/tidy/run.py.
 SIDE_BY_SIDE := -n auto --maxprocesses=4 --dist loadfile
 
 help:
@@ -37,12 +40,11 @@ lint: venv
 	$(PY) -m mypy
 
 # tests/ and integration/ in one run: one list of what did not run, one closing line.
-# A worker for each core: most of the time of integration/ is waiting for servers, most of tests/'
-# is not. A file stays in one worker, so that its tests share their servers.
 # A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
 unit: venv
 	@scratch=$$(mktemp -d) && \
-	if $(PY) -m pytest -p tests.tidy.skip_report -rfExX --basetemp="$$scratch/t" $(SIDE_BY_SIDE) $(PYTEST_ARGS); \
+	if $(PY) -m tests.tidy.run -p tests.tidy.skip_report --basetemp="$$scratch/t" $(PYTEST_ARGS) \
+		-- $(SIDE_BY_SIDE); \
 	then rm -rf "$$scratch"; \
 	else status=$$?; echo "scratch files: $$scratch" >&2; exit $$status; fi
 

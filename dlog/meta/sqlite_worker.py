@@ -63,6 +63,7 @@ class Job(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[T] = self._loop.create_future()
         self._phase = _Phase.WAITING
+        self._is_locked_out = False  # somebody else held the lock when the worker last tried
         self._began_s = worker.clock.monotonic_s()
         patience_s = timeout_ms / 1000
         self._give_up_s = self._began_s + patience_s - min(GIVE_UP_EARLY_S, patience_s / 4)
@@ -82,10 +83,14 @@ class Job(Generic[T]):
         if self._answer.done():
             return
         certain = self._leave() or not self._writes
+        path = self._worker.file.path
+        if certain and self._is_locked_out:  # on a busy machine the worker may come too late to say
+            self._answer.set_exception(sqlite_errors.locked_out(path, self._timeout_ms))
+            return
         self._answer.set_exception(
             Timeout(
-                f"no answer from {self._worker.file.path} within {self._timeout_ms:g} ms",
-                path=str(self._worker.file.path),
+                f"no answer from {path} within {self._timeout_ms:g} ms",
+                path=str(path),
                 elapsed_ms=self._timeout_ms,
                 outcome=Outcome.NOT_HAPPENED if certain else Outcome.UNKNOWN,
             )
@@ -113,10 +118,12 @@ class Job(Generic[T]):
             if self._phase is _Phase.ABANDONED:
                 raise Abandoned
             self._phase = _Phase.ENTERED
+            self._is_locked_out = False
 
     def pause(self, attempt: int) -> None:
         if self._phase is _Phase.ABANDONED:
             raise Abandoned
+        self._is_locked_out = True
         now_s = self._worker.clock.monotonic_s()
         if now_s >= self._give_up_s:
             raise sqlite_errors.locked_out(self._worker.file.path, (now_s - self._began_s) * 1000)

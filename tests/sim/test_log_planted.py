@@ -28,6 +28,7 @@ SHRUNK = ("a_dead_writer_comes_back", "heal_without_recovering")
 NONZERO_MAX = 30
 
 
+@pytest.mark.timeout(240)  # by histories, not by time; most end within a second
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
     found = hunt(PLANTS[name], count=HISTORIES_MAX)

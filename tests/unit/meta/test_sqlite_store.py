@@ -240,6 +240,32 @@ async def test_a_write_that_waits_for_another_store_of_this_process_names_this_p
     await waiting.create("/b", b"")
 
 
+async def test_whoever_is_in_the_way_is_named_also_when_the_worker_comes_late(
+    open_store: OpenStore,
+    gate_at: Callable[[str, str], Gate],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holder, waiting = open_store(), open_store(timeout_ms=200)
+    await holder.open()
+    await waiting.open()
+
+    told = threading.Event()
+
+    def rest(self: dlog.meta.sqlite_worker.Worker, attempt: int) -> None:
+        assert told.wait(PATIENCE_S)  # as on a machine with too much to do
+
+    monkeypatch.setattr(dlog.meta.sqlite_worker.Worker, "rest", rest)
+    gate = gate_at("meta.committed", "before")
+    held = asyncio.ensure_future(holder.create("/held", b""))
+    await gate.arrival()
+    with pytest.raises(Unavailable) as caught:
+        await waiting.create("/b", b"")
+    told.set()
+    assert (caught.value.pid, caught.value.outcome) == (os.getpid(), Outcome.NOT_HAPPENED)
+    gate.open()
+    await held
+
+
 async def test_a_holder_that_cannot_be_found_out_is_said_to_be_so(
     open_store: OpenStore,
     gate_at: Callable[[str, str], Gate],
