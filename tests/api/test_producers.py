@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 import dlog
 from dlog import limits
+from dlog.writer.batch import Batch
+from dlog.writer.producers import Dedup
 from tests.api.adapter import Api
 from tests.api.waiting import eventually, held_at
 
@@ -66,7 +69,16 @@ async def test_the_next_writer_knows_the_numbers(api: Api, end: str) -> None:
     assert len(await api.values()) == 10
 
 
-async def test_a_number_that_is_on_its_way_gives_the_same_ticket(file_api: Api) -> None:
+async def test_a_number_that_is_on_its_way_gives_the_same_ticket(
+    file_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up, find = threading.Event(), Dedup.find
+
+    def find_and_tell(self: Dedup, producer_id: int, number: int) -> tuple[Batch, int] | None:
+        found = find(self, producer_id, number)
+        looked_up.set()
+        return found
+
     log = await file_api.open_writer()
     await log.append(b"first", producer=(P, 0))
     with held_at("ledger.synced") as disk:
@@ -74,7 +86,9 @@ async def test_a_number_that_is_on_its_way_gives_the_same_ticket(file_api: Api) 
         await eventually(disk.reached.is_set)
         again = [await log.submit(b"y", producer=(P, number)) for number in (3, 1, 2)]
         assert len({ticket.token for ticket in (*tickets, *again)}) == 3
+        monkeypatch.setattr(Dedup, "find", find_and_tell)
         appending = asyncio.ensure_future(_append(log, b"z", producer=(P, 2)))
+        await eventually(looked_up.is_set)
         disk.open()
     ids = [await ticket for ticket in tickets]
     assert [await ticket for ticket in again] == [ids[2], ids[0], ids[1]]

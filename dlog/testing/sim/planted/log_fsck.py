@@ -94,7 +94,12 @@ def ledgers_are_born_when_their_turn_comes(patch: Patch) -> None:
     patch.setattr(segments._Reading, "_check_order", check_order)
 
 
-@plants("I24", **{**PAGES, "checkers": 8, "retention_bytes": 300, "slow": 1.0})
+@plants(
+    "I24",
+    survives="mostly: one history in some five thousand has a page deleted just between the two "
+    "looks that this is about",
+    shown_by="tests/unit/admin/test_fsck_lists.py::test_a_page_that_was_deleted_meanwhile_is_not",
+)
 def pages_that_are_gone_are_unused(patch: Patch) -> None:
     def forget_gone(walk: Walk, layout: Layout) -> Procedure[None]:
         yield from ()
