@@ -17,6 +17,7 @@ class LogStatus:
     """`next_seq` counts what can be read now; `bytes` is exact for what is sealed."""
 
     name: str
+    uid: str
     state: str
     epoch: int
     writer: str | None
@@ -43,6 +44,7 @@ def _status(view: SegmentView) -> Procedure[LogStatus]:
     sealed = [segment.sealed.bytes for segment in meta.segments if segment.sealed is not None]
     return LogStatus(
         name=view.name,
+        uid=meta.uid,
         state=meta.state.value,
         epoch=meta.epoch,
         writer=None if meta.writer is None else meta.writer.name,

@@ -113,6 +113,8 @@ ROOMS = (
         _WAIST | _BACKENDS | _may("writer", "reader", "admin", "standby", "copying"),
     ),
     Room("cli", (r"dlog\.cli(\..*)?", r"dlog\.__main__"), _may("floor", "front")),
+    # Stands on public names; the package is what Spark looks for by its name.
+    Room("spark", (r"dlog\.spark(\..*)?", r"pyspark_dlog"), _may("floor", "front")),
     Room(
         "testing",
         (r"dlog\.testing(\..*)?",),
@@ -145,8 +147,9 @@ ONLY_IN = {
     "crcmod": r"dlog\.wire\.crc32c",
     "lz4": r"dlog\.wire\..*",
     "zstandard": r"dlog\.wire\..*",
-    "numpy": r"dlog\.(wire|reader|testing)\..*",
-    "pyarrow": r"dlog\.(wire|reader|testing)\..*",
+    "numpy": r"dlog\.(wire|reader|testing|spark)\..*",
+    "pyarrow": r"dlog\.(wire|reader|testing|spark)\..*",
+    "pyspark": r"dlog\.spark\..*",
     "prometheus_client": r"dlog\.metrics\.prometheus",
     "opentelemetry": r"dlog\.metrics\.opentelemetry",
     "pytest": r"dlog\.testing(\..*)?",

@@ -53,6 +53,8 @@ BANNED_WORDS = set(
 )
 BANNED_EXCEPTIONS = {
     "dlog/reader/arrow.py:record_batch": "the word is Arrow's",
+    "dlog/spark/batch.py:partitions": "the word is Spark's",
+    "dlog/spark/stream.py:partitions": "the word is Spark's",
     "dlog/cli/diagnostics.py:record": "the parameter is named by logging.Handler.emit",
 }
 

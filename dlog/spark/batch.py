@@ -1,0 +1,148 @@
+"""Reading what a log holds now: planned once on the driver, read by the executors in parts.
+
+The plan is that of `admin.plan_ranges`: the end is the tail of that moment, and each part knows how
+many messages it has, so that an executor delivers them all or fails by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+import dlog
+from dlog.clock import datetime_us
+from dlog.errors import ConfigError, NotFound, Truncated
+from dlog.options import OnTruncated
+from dlog.spark.access import Access
+from dlog.spark.columns import ArrowBatches
+from dlog.spark.options import SourceOptions
+from dlog.spark.places import Place, Places
+from dlog.spark.pushdown import Bounds, narrowed_end, narrowed_start, within
+
+
+@dataclass
+class RangeShare(InputPartition):  # type: ignore[misc]  # pyspark's base has no types
+    """One task's share. Names and numbers only."""
+
+    range: dlog.LedgerRange
+    access: Access
+    columns: tuple[str, ...]
+    on_truncated: OnTruncated
+
+
+def read(part: InputPartition | None) -> Iterator[Any]:
+    """On an executor: the Arrow batches of a part. Spark makes a task of its own of an empty plan,
+    without a part."""
+    if not isinstance(part, RangeShare):
+        return
+    wanted = part.range
+    client = part.access.connect()
+    batches = client.read_range(wanted, on_truncated=part.on_truncated)
+    yield from ArrowBatches(part.columns, wanted.log).of(batches)
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """Spark keeps what `partitions` gave: two actions on one DataFrame read the same messages."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self.options = options
+        self.bounds = Bounds()
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        options, bounds = self.options, self.bounds
+        client = options.access.connect()
+        logs = options.logs or names_matching(client, options.pattern)
+        starts = {log: options.start.of(log) for log in logs}
+        ends = {log: options.end.of(log) for log in logs}
+        check_late_starts(client, starts, options)
+        if bounds == Bounds():
+            return plan(client, options, starts, ends, self._columns)
+        for log in list(starts):
+            if not bounds.may_have(log):
+                del starts[log], ends[log]
+        less = {
+            log: narrowed_start(start, bounds, client.admin.status(log).head_seq)
+            for log, start in starts.items()
+        }
+        fewer = {log: narrowed_end(end, bounds) for log, end in ends.items()}
+        try:
+            return plan(client, options, less, fewer, self._columns, bounds)
+        except Truncated:  # what a filter asks for is gone, and perhaps not what the options do
+            return plan(client, options, starts, ends, self._columns, bounds)
+
+    def read(self, part: InputPartition | None) -> Iterator[Any]:
+        return read(part)
+
+
+class NarrowedReader(BatchReader):
+    """Having this method is what makes Spark refuse a query where push-down is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.bounds = self.bounds.of(filters)
+        return filters  # Spark looks again at each message
+
+
+def names_matching(client: dlog.Client, pattern: str | None) -> tuple[str, ...]:
+    assert pattern is not None
+    compiled = re.compile(pattern)
+    return tuple(log.name for log in client.admin.list() if compiled.fullmatch(log.name))
+
+
+def plan(
+    client: dlog.Client,
+    options: SourceOptions,
+    starts: Mapping[str, Place],
+    ends: Mapping[str, Place],
+    columns: tuple[str, ...],
+    bounds: Bounds | None = None,
+) -> list[InputPartition]:
+    if not starts:
+        return []
+    sizes = options.sizes
+    ranges = client.admin.plan_ranges(
+        *starts,
+        start=starts,
+        end=ends,
+        target_bytes=sizes.target_bytes,
+        min_ranges=sizes.min_ranges,
+        max_messages=sizes.max_messages,
+        on_truncated=options.on_truncated,
+    )
+    for each in ranges:
+        check_uid(each.log, each.log_uid, options.start)
+    if bounds is not None:
+        ranges = within(ranges, bounds)
+    return [RangeShare(each, options.access, columns, options.on_truncated) for each in ranges]
+
+
+def check_uid(log: str, uid: str, places: Places) -> None:
+    """Places that were seen in a log are not those of another one of its name."""
+    expected = places.uid(log)
+    if expected is not None and expected != uid:
+        raise NotFound(
+            f"log {log!r} was removed, and made again since: these places are not of this one",
+            log=log,
+        )
+
+
+def check_late_starts(
+    client: dlog.Client, starts: Mapping[str, Place], options: SourceOptions
+) -> None:
+    """As Kafka's source: nothing at or after the time to begin with is an error, unless the tail
+    is good enough."""
+    if options.late_start == "latest":
+        return
+    for log, start in starts.items():
+        if isinstance(start, datetime):
+            last_time_us = client.admin.status(log).last_time_us
+            if last_time_us is None or last_time_us < datetime_us(start):
+                raise ConfigError(
+                    f"log {log!r} has nothing from {start.isoformat()} on "
+                    "(startingOffsetsByTimestampStrategy=latest begins at its tail then)"
+                )

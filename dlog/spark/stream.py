@@ -1,0 +1,271 @@
+"""Reading what logs get, micro-batch by micro-batch. Spark's checkpoint says where a query stands;
+an offset is the seqs of its logs, with the uid of each: `{"orders": {"0": 123, "uid": "…"}}`.
+
+A batch is planned from two such offsets alone, so that a batch that is run again after a crash has
+the same messages. Taking over, rotating and losing bookies changes nothing in it; what was
+truncated under it is an error, or with `failOnDataLoss=false` left out. With a `group` the query
+holds what it has not yet committed: no policy truncates it, and `dlog hold` shows where it stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+import dlog
+from dlog.clock import SYSTEM_CLOCK, Clock
+from dlog.errors import Corrupt, DlogError, NotFound, Retry, Truncated
+from dlog.spark import batch
+from dlog.spark.admission import Part, fitting, is_enough, shares
+from dlog.spark.options import SourceOptions
+from dlog.spark.places import SHARD, UID, Place
+
+Offset = dict[str, dict[str, Any]]
+_PARTS_OF_A_BATCH = 16  # how fine a bound on bytes is cut
+_Answer = TypeVar("_Answer")
+_log = logging.getLogger("dlog.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """One on the driver, which owns the offsets; others, made anew, only read."""
+
+    def __init__(
+        self, options: SourceOptions, columns: tuple[str, ...], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock = clock
+        self._options = options
+        self._columns = columns
+        self._target: Offset | None = None  # of a query that ends when it has read that far
+        self._last_batch_s: float | None = None
+        self._last_seen: Offset | None = None
+        self._held: Offset = {}
+
+    # --- where it stands
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        options, client = self._options, self._client()
+        found: Offset = {}
+        for log in self._logs():
+            start = options.start.of(log)
+            batch.check_late_starts(client, {log: start}, options)
+            status = client.admin.status(log)
+            batch.check_uid(log, status.uid, options.start)
+            found[log] = _at(self._seq_of(client, log, start, status), status.uid)
+        self._hold(found)
+        return found
+
+    def _seq_of(self, client: dlog.Client, log: str, start: Place, status: Any) -> int:
+        if start == "latest":
+            return int(status.next_seq)
+        if start == "earliest" or (
+            type(start) is int and start < status.head_seq and self._options.on_truncated == "jump"
+        ):
+            return int(status.head_seq)
+        if type(start) is int and start <= status.next_seq:
+            return start
+        lenient = self._options.on_truncated
+        with client.open_reader(log, start=start, on_truncated=lenient) as reader:
+            return reader.position.next_seq
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Only a hint for whoever looks on: all bounds together are kept in `latestOffset`."""
+        pace = self._options.pace
+        if pace.max_messages is not None:
+            return ReadMaxRows(pace.max_messages)
+        if pace.max_bytes is not None:
+            return ReadMaxBytes(pace.max_bytes)
+        if pace.min_messages is not None:
+            return ReadMinRows(pace.min_messages)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._tails()
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return self._patiently(self._tails, self._last_seen)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        self._patiently(lambda: self._hold(start), None)
+        return self._patiently(lambda: self._next(start, limit), start)
+
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        ends = self._target if self._target is not None else self._tails()
+        behind: Offset = {**start}
+        available: dict[str, int] = {}
+        for log, end in ends.items():
+            begin = _begin(start, log, end)
+            available[log] = max(0, end[SHARD] - begin)
+            behind.setdefault(log, _at(begin, end[UID]))
+        for log in sorted(start.keys() - ends.keys()):
+            told = f"log {log!r}, which this query read, is not there any more"
+            if self._options.on_truncated == "raise":
+                raise Truncated(told, log=log)
+            _log.warning("%s (failOnDataLoss=false)", told)
+            del behind[log]
+        pace = self._options.pace
+        total = sum(available.values())
+        taken: Mapping[str, int] = available
+        if not isinstance(limit, ReadAllAvailable):
+            if self._target is None and not is_enough(total, pace, self._waited_ms()):
+                return start
+            taken = self._bounded(start, ends, available)
+        if total:
+            self._last_batch_s = self._clock.monotonic_s()
+        for log, count in taken.items():
+            if count:
+                behind[log] = _at(_begin(start, log, ends[log]) + count, ends[log][UID])
+            elif log not in start:
+                del behind[log]  # a log that is new and gives nothing yet
+        return dict(sorted(behind.items()))
+
+    def _bounded(
+        self, start: Offset, ends: Offset, available: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        pace = self._options.pace
+        taken: Mapping[str, int] = available
+        if pace.max_messages is not None:
+            taken = shares(available, pace.max_messages)
+        if pace.max_bytes is None:
+            return taken
+        begins = {log: _begin(start, log, ends[log]) for log, count in taken.items() if count}
+        if not begins:
+            return taken
+        ranges = self._client().admin.plan_ranges(
+            *begins,
+            start=begins,
+            end={log: seq + taken[log] for log, seq in begins.items()},
+            target_bytes=max(1024, pace.max_bytes // _PARTS_OF_A_BATCH),
+            on_truncated=self._options.on_truncated,
+        )
+        parts: dict[str, list[Part]] = {log: [] for log in begins}
+        for each in ranges:
+            skipped = each.first_seq - begins[each.log] - sum(p.messages for p in parts[each.log])
+            parts[each.log].append(Part(each.messages + max(0, skipped), each.bytes))
+        return {**dict.fromkeys(taken, 0), **fitting(parts, pace.max_bytes)}
+
+    def _tails(self) -> Offset:
+        client = self._client()
+        found: Offset = {}
+        for log in self._logs():
+            try:
+                status = client.admin.status(log)
+            except NotFound:
+                if self._options.pattern is None:
+                    raise
+                continue  # it was removed while we looked
+            found[log] = _at(status.next_seq, status.uid)
+        self._last_seen = dict(sorted(found.items()))
+        return self._last_seen
+
+    def _logs(self) -> tuple[str, ...]:
+        options = self._options
+        return options.logs or batch.names_matching(self._client(), options.pattern)
+
+    # --- a batch
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        strict = self._options.on_truncated == "raise"
+        begins: dict[str, Place] = {}
+        ends: dict[str, Place] = {}
+        for log, until in end.items():
+            begin = _begin(start, log, until)
+            if begin > until[SHARD] or _is_other(start, log, until):
+                told = (
+                    f"log {log!r} is not the one that this query read: it was removed or replaced"
+                )
+                if strict:
+                    raise Truncated(told, log=log)
+                _log.warning("%s; what it has now is read from its beginning", told)
+                begin = 0
+            if begin < until[SHARD]:
+                begins[log], ends[log] = begin, until[SHARD]
+        client = self._client()
+        parts = batch.plan(client, self._options, begins, ends, self._columns)
+        planned = dict.fromkeys(begins, 0)
+        for part in parts:
+            planned[part.range.log] += part.range.messages
+            if part.range.log_uid != end[part.range.log][UID]:
+                raise NotFound(
+                    f"log {part.range.log!r} was removed, and made again since", log=part.range.log
+                )
+        for log, messages in planned.items():
+            wanted = int(ends[log]) - int(begins[log])  # type: ignore[arg-type]  # seqs
+            if messages == wanted:
+                continue
+            told = f"{messages} of {wanted} messages from seq {begins[log]} on are left"
+            if strict:
+                raise Corrupt(f"log {log!r}: {told}", log=log)
+            _log.warning("log %r: %s (failOnDataLoss=false)", log, told)
+        return parts
+
+    def read(self, part: InputPartition | None) -> Iterator[Any]:
+        return batch.read(part)
+
+    def commit(self, end: Offset) -> None:
+        """Spark has the batch before this one behind it for good."""
+        self._patiently(lambda: self._hold(end), None)
+
+    def stop(self) -> None:
+        """Nothing: Spark ends the process, whatever stands here."""
+
+    # --- holds
+
+    def _hold(self, offset: Offset) -> None:
+        group = self._options.group
+        if group is None:
+            return
+        for log, at in offset.items():
+            if self._held.get(log) == at:
+                continue
+            try:
+                self._client().admin.hold(log, group, at[SHARD], note="a streaming query of Spark")
+            except (Truncated, NotFound) as error:
+                _log.warning("no hold %r of log %r: %s", group, log, error)
+            self._held[log] = at
+
+    # --- calls
+
+    def _client(self) -> dlog.Client:
+        return self._options.access.connect()
+
+    def _waited_ms(self) -> float | None:
+        if self._last_batch_s is None:
+            return None
+        return 1000 * (self._clock.monotonic_s() - self._last_batch_s)
+
+    def _patiently(self, ask: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+        """An error here would end the query. Whatever may be asked again is, with the next
+        trigger."""
+        try:
+            return ask()
+        except DlogError as error:
+            if error.retry is Retry.NEVER:
+                raise
+            _log.warning("asked again with the next trigger: %s", error)
+            return otherwise
+
+
+def _at(seq: int, uid: str) -> dict[str, Any]:
+    return {SHARD: seq, UID: uid}
+
+
+def _begin(start: Offset, log: str, end: Mapping[str, Any]) -> int:
+    """A log that is new to the query is read from its beginning."""
+    at = start.get(log)
+    return 0 if at is None else int(at[SHARD])
+
+
+def _is_other(start: Offset, log: str, end: Mapping[str, Any]) -> bool:
+    at = start.get(log)
+    return at is not None and at.get(UID, end[UID]) != end[UID]
