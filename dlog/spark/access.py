@@ -7,6 +7,7 @@ that follow. Secrets never stand in options: an option names the place of a secr
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import threading
@@ -61,7 +62,7 @@ class Access:
         return {name: _value(name, text) for name, text in self.options}
 
     def connect(self) -> dlog.Client:
-        """The client of this process; it is never closed, and ends with the process."""
+        """The client of this process, which is closed when the process ends."""
         with _lock:
             key = (os.getpid(), self)
             client = _clients.get(key)
@@ -81,6 +82,14 @@ def _new_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_new_lock)
+
+
+@atexit.register
+def close_all() -> None:
+    """Those of this process; of a fork's parent there is nothing to close here."""
+    with _lock:
+        for key in [key for key in _clients if key[0] == os.getpid()]:
+            _clients.pop(key).close()
 
 
 def _value(name: str, text: str) -> Any:

@@ -217,11 +217,14 @@ class Admin(MetaMoves):
         samples: int = FSCK_SAMPLE_DEFAULT,
         parallel: int = FSCK_PARALLEL_DEFAULT,
         grace_s: float = FSCK_GRACE_S_DEFAULT,
+        segments: range | None = None,
     ) -> Report:
         """Are these logs whole, or all that there are? Changes nothing; what is wrong is a finding,
         what could not be looked at is told with its reason. `deep` reads every copy of every entry,
         `replication` asks only who keeps them; else `samples` entries of each segment are read.
-        What a writer or standby may be about to delete is nobody's only after `grace_s`."""
+        What a writer or standby may be about to delete is nobody's only after `grace_s`. With
+        `segments` only those of these numbers are looked at, and no orphans: by as many programs
+        beside each other as you like."""
         return self._portal.run(
             self._inner.fsck(
                 *logs,
@@ -230,6 +233,7 @@ class Admin(MetaMoves):
                 samples=samples,
                 parallel=parallel,
                 grace_s=grace_s,
+                segments=segments,
             )
         )
 

@@ -77,6 +77,26 @@ async def test_nor_beside_a_writer_and_a_standby(api: Api) -> None:
         await log.append(b"still ours")
 
 
+async def test_parts_of_a_log_are_looked_at_apart(api: Api) -> None:
+    await filled(api, 9)
+    whole = await checked(api, "log", deep=True)
+    parts = [
+        await checked(api, "log", deep=True, segments=range(first, first + 3))
+        for first in (1, 4, 7)
+    ]
+    assert [part.ledgers for part in parts] == [3, 3, 3]
+    assert sum(part.entries for part in parts) == whole.entries
+    async with stores_of(api) as stores:
+        segment = (await meta_of(stores)).segments[4]
+        await stores.ledgers.delete(segment.ledger_id)
+    damaged = [
+        kinds(await checked(api, "log", segments=range(first, first + 3))) for first in (1, 4, 7)
+    ]
+    assert [bool(found) for found in damaged] == [False, True, False]
+    with pytest.raises(dlog.ConfigError, match="range of their numbers"):
+        await checked(api, "log", segments=(1, 3))
+
+
 async def test_an_empty_place_and_an_empty_log_are_clean(api: Api) -> None:
     async with api.connect() as client:
         await client.admin.create("log")

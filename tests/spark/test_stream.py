@@ -187,6 +187,7 @@ def test_few_messages_wait_for_more(url: str, tmp_path: Path) -> None:
     """Asked as Spark asks, since a query that waits would have to be waited for."""
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+    from dlog.spark.access import close_all
     from dlog.spark.options import source_options
     from dlog.spark.stream import StreamReader
 
@@ -210,7 +211,4 @@ def test_few_messages_wait_for_more(url: str, tmp_path: Path) -> None:
         assert reader.latestOffset(second, ReadAllAvailable())["orders"]["0"] == 20
         assert sum(part.range.messages for part in reader.partitions(first, second)) == 12
     finally:
-        from dlog.spark import access
-
-        options.access.connect().close()
-        access._clients.clear()
+        close_all()

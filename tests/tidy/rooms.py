@@ -132,6 +132,7 @@ EXTRA_EDGES = {
     ("dlog.cli.commands.why", "dlog.admin.why"): "what it shows, by its type alone",
     ("dlog.cli.commands.top", "dlog.admin.why"): "what it shows, by its type alone",
     ("dlog.cli.commands.top", "dlog.admin.status"): "what it shows, by its type alone",
+    ("dlog.cli.commands.spark_shell", "dlog.spark.jobs.session"): "loaded for a session of Spark",
     ("dlog.cli.commands.export", "dlog.reader.parquet"): "loaded for Parquet, which needs an extra",
 }
 

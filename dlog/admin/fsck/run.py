@@ -43,6 +43,8 @@ class FsckOptions:
     deep: bool = False
     replication_only: bool = False
     grace_s: float = FSCK_GRACE_S_DEFAULT
+    segments: range | None = None
+    """Only segments with these numbers, and nothing beside them: no orphans, no tail."""
 
     def __post_init__(self) -> None:
         for name, value, first, last in (
@@ -55,6 +57,12 @@ class FsckOptions:
             raise ConfigError(f"grace_s is a number of seconds, not {self.grace_s!r}")
         if self.deep and self.replication_only:
             raise ConfigError("deep reads every copy, replication reads none: choose one")
+        if self.segments is not None and not isinstance(self.segments, range):
+            raise ConfigError(f"segments is a range of their numbers, not {self.segments!r}")
+
+    @property
+    def looks_for_orphans(self) -> bool:
+        return not self.replication_only and self.segments is None
 
 
 @dataclass(slots=True)
@@ -84,13 +92,13 @@ class _Fsck:
         self._counts = _Counts()
 
     async def run(self, names: Sequence[str] | None) -> Report:
-        marks = {} if self._options.replication_only else await self._marks()
+        marks = await self._marks() if self._options.looks_for_orphans else {}
         is_all = names is None
         logs = [await self._walk(name, is_all=is_all) for name in await self._names(names)]
         for log in logs:
             if log is not None and log.is_there:
                 await self._segments(log.walk)
-        if not self._options.replication_only:
+        if self._options.looks_for_orphans:
             known = [log.walk for log in logs if log is not None]
             await self._orphans(marks, known, is_all=is_all)
             if is_all:
@@ -209,13 +217,14 @@ class _Fsck:
         return _Log(walk, is_there)
 
     async def _segments(self, walk: Walk) -> None:
-        before = [None, *walk.segments]
+        before, only = [None, *walk.segments], self._options.segments
         works = (
             self._segment(walk, segment, earlier)
             for earlier, segment in zip(before, walk.segments, strict=False)
+            if only is None or segment.number in only
         )
         await _each(_iterated(works), self._options.parallel)
-        if not self._options.replication_only:
+        if self._options.looks_for_orphans:
             await self._tail(walk)
 
     async def _segment(self, walk: Walk, segment: Segment, before: Segment | None) -> None:

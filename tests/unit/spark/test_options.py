@@ -10,7 +10,7 @@ import pytest
 
 from dlog.errors import ConfigError
 from dlog.ids import MessageId
-from dlog.spark.access import Access
+from dlog.spark.access import Access, close_all
 from dlog.spark.options import Pace, Sizes, source_options
 from dlog.spark.places import Places, moment, offsets, timestamps
 
@@ -147,8 +147,4 @@ def test_one_client_for_each_process_and_place(tmp_path: Path) -> None:
         assert Access.of(f"file:{tmp_path}/a", {}).connect() is client
         assert other.connect() is not client
     finally:
-        client.close()
-        other.connect().close()
-        from dlog.spark import access as room
-
-        room._clients.clear()
+        close_all()

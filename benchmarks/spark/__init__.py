@@ -1,0 +1,1 @@
+"""What Spark reads of logs, beside the same batches from memory."""

@@ -1,0 +1,131 @@
+"""The rows of the table: each beside the same Arrow batches from memory, in the same rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import dlog
+from benchmarks.common import (
+    MIB,
+    Finding,
+    Setting,
+    interleaved,
+    median,
+    median_ratio,
+    random_values,
+)
+from benchmarks.spark.session import session
+
+LOG = "orders"
+PARTS = 4
+SIZES = {1024: 700_000, 100: 4_000_000}  # bytes of a value: messages
+SHARE_MIN = 0.70
+SCALING_MIN = 0.9
+
+
+def write_log(url: str, size: int, count: int, segment_bytes: int = 64 * MIB) -> None:
+    values = random_values(min(count, 64 * MIB // size), size)
+    with dlog.open_writer(LOG, url=url, create=dlog.LogOptions(segment_bytes=segment_bytes)) as log:
+        left = count
+        while left > 0:
+            run = values[:left]
+            log.append_many(run)
+            left -= len(run)
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
+
+
+ACTIONS: dict[str, Callable[[Any], Any]] = {
+    "noop": lambda df: df.write.format("noop").mode("overwrite").save(),
+    "count": lambda df: df.count(),
+    "sum(length(value))": lambda df: df.selectExpr("sum(length(value))").collect(),
+}
+
+
+def read(setting: Setting) -> list[Finding]:
+    findings = []
+    with setting.scratch() as scratch, session(scratch) as spark:
+        for size, full in SIZES.items():
+            count = setting.pick(full, 20_000)
+            url = f"file:{scratch / str(size)}"
+            write_log(url, size, count)
+            for name, action in ACTIONS.items():
+                ours, ceiling = _sources(spark, url, size, count)
+                cases = {
+                    "ours": lambda a=action, d=ours: _timed(lambda: a(d())),
+                    "memory": lambda a=action, d=ceiling: _timed(lambda: a(d())),
+                }
+                interleaved(1, cases)  # workers and their clients are there
+                times = interleaved(setting.rounds, cases)
+                findings.append(_share("read", f"{name}, {size} B", size, count, times))
+    return findings
+
+
+def _sources(
+    spark: Any, url: str, size: int, count: int, parts: int = PARTS
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def ours() -> Any:
+        given = {"url": url, "minPartitions": parts, "targetPartitionBytes": "1g"}
+        return spark.read.format("dlog").options(**given).load(LOG)
+
+    def memory() -> Any:
+        given = {"rows": count, "size": size, "parts": parts}
+        return spark.read.format("from_memory").options(**given).load()
+
+    return ours, memory
+
+
+def _share(row: str, what: str, size: int, count: int, times: dict[str, list[float]]) -> Finding:
+    share = median_ratio(times["memory"], times["ours"])
+    rate = count / median(times["ours"])
+    return Finding(
+        row,
+        what,
+        f"{rate / 1e6:.2f} M/s = {rate * size / 1e6:.0f} MB/s, {share:.0%} of the ceiling",
+        f"≥ {SHARE_MIN:.0%} of the ceiling",
+        share >= SHARE_MIN,
+        f"from memory {count / median(times['memory']) / 1e6:.2f} M/s",
+        {"share": share, "rows_per_s": rate},
+        times,
+    )
+
+
+def scaling(setting: Setting) -> list[Finding]:
+    """One huge ledger, with one core and with two."""
+    size, count = 1024, setting.pick(400_000, 20_000)
+    with setting.scratch() as scratch:
+        url = f"file:{scratch / 'log'}"
+        write_log(url, size, count, segment_bytes=1 << 34)
+        took: dict[str, dict[int, list[float]]] = {"ours": {}, "memory": {}}
+        for cores in (1, 2):
+            with session(scratch, cores=cores) as spark:
+                ours, memory = _sources(spark, url, size, count, PARTS)
+                cases = {
+                    "ours": lambda d=ours: _timed(lambda: ACTIONS["noop"](d())),
+                    "memory": lambda d=memory: _timed(lambda: ACTIONS["noop"](d())),
+                }
+                interleaved(1, cases)
+                for name, times in interleaved(setting.rounds, cases).items():
+                    took[name][cores] = times
+    gains = {name: median(times[1]) / median(times[2]) for name, times in took.items()}
+    ratio = gains["ours"] / gains["memory"]
+    return [
+        Finding(
+            "scaling",
+            "one ledger, 1 → 2 cores",
+            f"{gains['ours']:.2f} x, {ratio:.2f} of the gain from memory",
+            f"≥ {SCALING_MIN} of it",
+            ratio >= SCALING_MIN,
+            f"from memory {gains['memory']:.2f} x",
+            {"ratio": ratio},
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[Setting], list[Finding]]] = {"read": read, "scaling": scaling}

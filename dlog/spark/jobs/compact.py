@@ -1,0 +1,44 @@
+"""The latest message of each key, as Parquet: what a log comes to if later messages replace earlier
+ones. A key whose last message is a tombstone (no value) is left out; messages without a key are all
+kept, since nothing replaces them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dlog.spark.jobs.session import access_of, options_of, parser, session
+
+
+def latest(spark: Any, options: Mapping[str, str], log: str) -> Any:
+    """A DataFrame with the columns of the source, a row for each key, in no order."""
+    from pyspark.sql import functions as f
+
+    messages = (
+        spark.read.format("dlog").options(**options).option("includeHeaders", "true").load(log)
+    )
+    keyed = messages.where("key is not null")
+    last = keyed.groupBy("key").agg(
+        f.max_by(f.struct(*messages.columns), f.col("offset")).alias("last")
+    )
+    kept = last.select("last.*").where("value is not null")
+    return kept.unionByName(messages.where("key is null"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parser("compact", __doc__ or "")
+    args.add_argument("log")
+    args.add_argument("target", help="a directory that is not there yet")
+    chosen = args.parse_args(arguments)
+    options = options_of(access_of(chosen))
+    with session("compact", chosen.master) as spark:
+        latest(spark, options, chosen.log).write.mode("error").parquet(chosen.target)
+        kept = spark.read.parquet(chosen.target).count()
+        sys.stdout.write(f"{kept} messages of {chosen.log} are left in {chosen.target}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
