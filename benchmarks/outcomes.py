@@ -1,4 +1,5 @@
-"""python -m benchmarks.outcomes [--kills 1000] [--by numbers|tails] [--url URL] [--json FILE]
+"""python -m benchmarks.outcomes [--kills 1000] [--by numbers|tails] [--url URL | --cluster]
+[--seconds S] [--json FILE]
 
 Retrying without guessing, with kill -9 again and again. A parent has messages to append and keeps
 what was not answered; a child opens the writer, appends what it is told and answers. The child dies
@@ -9,12 +10,17 @@ answers said.
 - `numbers`: three producers, many messages on their way at once, each with its producer's number.
 - `tails`: one message at a time, appended only if the last one is the one before it.
 
-Exit code 1 if a message was lost or is there twice.
+`--cluster` starts ZooKeeper and four bookies of its own, and kills (-9) and freezes the bookies, too,
+one at a time, while children die. `--seconds` ends it early, with as many kills as there were.
+
+Exit code 1 if a message was lost or is there twice, or if a child was told of a failure that its
+death does not explain: one bookie of four away is nothing that a writer may fail for.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -25,21 +31,25 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
 import dlog
+from benchmarks.bookie_kills import BookieKills
 from benchmarks.common import ROOT
 from dlog import trace
+from dlog.testing.cluster import Cluster
 
 LOG = "outcomes"
 PRODUCERS = 3
 ON_THEIR_WAY = 40  # messages of each producer that the child is told before the first is answered
+ON_THEIR_WAY_THERE = 12  # on a cluster, where lives are long: what was answered is kept in memory
 POINTS_MAX = 300  # the child dies at one of so many crash points, if it dies there
 LIFE_S_MAX = 0.25  # and else after so long
 PATIENCE_S = 60.0
+TICK_S = 0.05  # at most so long nobody looks after the bookies
 SMALL = {"segment_bytes": 1 << 14}  # so that most lives see a rotation
 JSON_PATH = ROOT / "build" / "benchmarks" / "outcomes.json"
 
@@ -55,11 +65,14 @@ class Tally:
     doubled: int = 0
     misplaced: int = 0
     took_s: float = 0.0
+    bookie_kills: int = 0
+    bookie_freezes: int = 0
     points: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)  # told to children that nobody killed
 
     @property
     def is_right(self) -> bool:
-        return self.lost == self.doubled == self.misplaced == 0
+        return self.lost == self.doubled == self.misplaced == 0 and not self.failures
 
 
 # --- the child: a writer that is told what to append
@@ -87,7 +100,7 @@ class Service:
         os.write(self._answers, f"{line}\n".encode())
 
     def serve(self) -> None:
-        create = dlog.LogOptions(**SMALL) if self._url.startswith("file:") else dlog.LogOptions()
+        create = dlog.LogOptions(**SMALL)
         with dlog.open_writer(LOG, self._url, create=create, entry_bytes=600) as log:
             self._say("open")
             pending = b""
@@ -105,8 +118,8 @@ class Service:
         def answer(ticket: dlog.Ticket) -> None:
             try:
                 self._say(f"ok {where} {ticket.result(0)}")
-            except dlog.DlogError:
-                pass  # not answered: it will be sent again
+            except dlog.DlogError as error:  # not answered: it will be sent again
+                self._say(f"failed {type(error).__name__}")
 
         try:
             if self._by == "numbers":
@@ -127,12 +140,12 @@ class Service:
 
 
 class Source:
-    def __init__(self, by: str, tally: Tally) -> None:
-        self._by, self._tally = by, tally
+    def __init__(self, by: str, tally: Tally, room: int) -> None:
+        self._by, self._tally, self.room = by, tally, room
         self.answers: dict[tuple[int, int], str] = {}
         self._next = [0] * (PRODUCERS if by == "numbers" else 1)
         self._tail = "empty"
-        self._waiting: list[tuple[int, int]] = []  # sent by this child, not answered
+        self._waiting: list[tuple[int, int]] = []  # sent and not answered, in their order
 
     @property
     def unanswered(self) -> int:
@@ -144,13 +157,12 @@ class Source:
 
     def begin(self) -> list[str]:
         """For a new child: all that was not answered, oldest first, and then more."""
-        self._waiting = [each for each in self.sent if each not in self.answers]
         return [self._line(each) for each in self._waiting] + self.more()
 
     def more(self) -> list[str]:
         lines = []
         for producer, number in enumerate(self._next):
-            room = ON_THEIR_WAY if self._by == "numbers" else 1
+            room = self.room if self._by == "numbers" else 1
             room -= sum(each[0] == producer for each in self._waiting)
             fresh = [(producer, number + i) for i in range(room)]
             self._next[producer] += len(fresh)
@@ -167,6 +179,8 @@ class Source:
         if what not in ("ok", "there"):
             if what == "dying":
                 self._tally.points[words[0]] += 1
+            elif what == "failed":
+                self._tally.failures[words[0]] += 1
             return
         message = int(words[0]), int(words[1])
         self._tally.there += what == "there"
@@ -196,6 +210,7 @@ class Child:
                 status = 0
             except (dlog.DlogError, OSError) as error:
                 sys.stderr.write(f"a child ended: {error!r}\n")
+                os.write(their_answers, f"failed {type(error).__name__}\n".encode())
             finally:
                 os._exit(status)
         os.close(their_requests)
@@ -243,20 +258,30 @@ def _load(url: str) -> None:
         import_module(f"dlog.{module}")
 
 
-def run(url: str, kills: int, by: str, seed: str, say: Callable[[str], None]) -> Tally:
+def run(
+    url: str,
+    kills: int,
+    by: str,
+    seed: str,
+    say: Callable[[str], None],
+    *,
+    seconds: float = float("inf"),
+    bookies: BookieKills | None = None,
+) -> Tally:
     _load(url)
     tally = Tally(by)
-    source = Source(by, tally)
+    source = Source(by, tally, _room(url))
     chance = random.Random(seed)
     began_s = time.monotonic()
     lives = 0
-    while tally.kills < kills:
+    while tally.kills < kills and time.monotonic() - began_s < seconds:
         at_a_point = chance.random() < 0.7
         # Low numbers more often: opening has few points, and each shall have its turn.
         dies_at = int(POINTS_MAX ** chance.random()) if at_a_point else -1
         child = Child(url, by, dies_at)
         life_s = PATIENCE_S if at_a_point else chance.random() * LIFE_S_MAX * _slowness(url)
-        _live(child, source, time.monotonic() + life_s, closes=chance.random() < 0.2)
+        closes = chance.random() < 0.2
+        _live(child, source, time.monotonic() + life_s, bookies, closes=closes)
         if not at_a_point:
             os.kill(child.pid, signal.SIGKILL)
             tally.points["any time"] += 1
@@ -264,6 +289,11 @@ def run(url: str, kills: int, by: str, seed: str, say: Callable[[str], None]) ->
         lives += 1
         if lives % 100 == 0:
             say(f"{tally.kills} kills, {len(source.answers)} answered, {source.unanswered} not")
+            if bookies is not None:
+                say(f"{bookies.kills} kills of bookies, {bookies.freezes} frozen")
+    if bookies is not None:
+        bookies.heal()
+        tally.bookie_kills, tally.bookie_freezes = bookies.kills, bookies.freezes
     last = Child(url, by, -1)
     deadline_s = time.monotonic() + PATIENCE_S
     last.tell(source.begin())
@@ -279,16 +309,24 @@ def run(url: str, kills: int, by: str, seed: str, say: Callable[[str], None]) ->
     return tally
 
 
+def _room(url: str) -> int:
+    return ON_THEIR_WAY if url.startswith("file:") else ON_THEIR_WAY_THERE
+
+
 def _slowness(url: str) -> float:
     return 1.0 if url.startswith("file:") else 8.0
 
 
-def _live(child: Child, source: Source, until_s: float, *, closes: bool) -> None:
+def _live(
+    child: Child, source: Source, until_s: float, bookies: BookieKills | None, *, closes: bool
+) -> None:
     """Until it died, or its time is over. One that `closes` is told to, half-way, and may die at
     that."""
     is_open = False
     answered = 0
-    while (lines := child.hear(until_s)) is not None:
+    while (lines := child.hear(_soon(until_s, bookies))) is not None:
+        if bookies is not None:
+            bookies.tick()
         if not lines and time.monotonic() >= until_s:
             return
         for line in lines:
@@ -298,10 +336,14 @@ def _live(child: Child, source: Source, until_s: float, *, closes: bool) -> None
                 child.tell(source.begin())
             answered += line.startswith(("ok", "there"))
         if not child.closing and is_open:
-            if closes and answered > ON_THEIR_WAY:
+            if closes and answered > source.room:
                 child.close()
             else:
                 child.tell(source.more())
+
+
+def _soon(until_s: float, bookies: BookieKills | None) -> float:
+    return until_s if bookies is None else min(until_s, time.monotonic() + TICK_S)
 
 
 def _judge(url: str, source: Source, tally: Tally) -> None:
@@ -322,11 +364,29 @@ def _judge(url: str, source: Source, tally: Tally) -> None:
         tally.misplaced += numbers != sorted(numbers)
 
 
+@contextlib.contextmanager
+def _place(chosen: argparse.Namespace) -> Iterator[tuple[str, BookieKills | None]]:
+    """Where the log is kept, and who breaks that."""
+    if chosen.cluster:
+        with Cluster() as cluster:
+            yield cluster.url, BookieKills(cluster, chosen.seed)
+    elif chosen.url:
+        yield chosen.url, None
+    else:
+        with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="dlog-bench-") as directory:
+            yield f"file:{directory}/data", None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.outcomes", description=__doc__)
     parser.add_argument("--kills", type=int, default=1_000)
     parser.add_argument("--by", choices=("numbers", "tails"), default="numbers")
-    parser.add_argument("--url", help="of logs to be made; a directory of its own by default")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--url", help="of logs to be made; a directory of its own by default")
+    place.add_argument(
+        "--cluster", action="store_true", help="a cluster of its own, whose bookies die, too"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="kill for so long only")
     parser.add_argument("--seed", default="0", help="of when children die")
     parser.add_argument("--json", type=Path, default=JSON_PATH)
     chosen = parser.parse_args()
@@ -334,16 +394,27 @@ def main() -> None:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="dlog-bench-") as directory:
-        url = chosen.url or f"file:{directory}/data"
-        tally = run(url, chosen.kills, chosen.by, chosen.seed, say)
+    with _place(chosen) as (url, bookies):
+        tally = run(
+            url,
+            chosen.kills,
+            chosen.by,
+            chosen.seed,
+            say,
+            seconds=chosen.seconds,
+            bookies=bookies,
+        )
+    if bookies is not None:
+        print(f"{tally.bookie_kills} kills of bookies, {tally.bookie_freezes} frozen")
+    for failure, count in tally.failures.items():
+        print(f"{count} times a child was told of {failure}")
     print(
         f"{tally.kills} kills at {len(tally.points)} places, {tally.messages} messages in "
         f"{tally.sent} tries, {tally.there} of which were there, in {tally.took_s:.0f} s: "
         f"{tally.lost} lost, {tally.doubled} there twice, {tally.misplaced} elsewhere than told"
     )
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
-    chosen.json.write_text(json.dumps({**vars(tally), "points": dict(tally.points)}, indent=1))
+    chosen.json.write_text(json.dumps(vars(tally), indent=1))
     sys.exit(0 if tally.is_right else 1)
 
 

@@ -28,9 +28,13 @@ pytestmark = [
 
 
 def retried(where: Path, *, by: str, kills: int, url: str) -> dict[str, Any]:
+    return told_by(where, "--url", url, by=by, kills=kills)
+
+
+def told_by(where: Path, *place: str, by: str, kills: int) -> dict[str, Any]:
     told = where / f"{by}.json"
     command = [sys.executable, "-m", "benchmarks.outcomes", "--kills", str(kills), "--by", by]
-    command += ["--url", url, "--seed", SEED, "--json", str(told)]
+    command += [*place, "--seed", SEED, "--json", str(told)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"seed {SEED}: {done.stdout}{done.stderr[-3000:]}"
     tally: dict[str, Any] = json.loads(told.read_text())

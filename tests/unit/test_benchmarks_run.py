@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks import bookie_kills
+from benchmarks.bookie_kills import BookieKills
 from benchmarks.common import ROOT, slope_per_minute
 from benchmarks.embedded.memory import floors_of
 from benchmarks.embedded.rotating import Spans
@@ -99,3 +101,64 @@ def test_a_copy_that_is_killed_is_equal(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"]
     assert list(tmp_path.iterdir()) == [], "scratch is cleaned up"
+
+
+class StandIn:
+    """A bookie that takes a while to come back."""
+
+    looks_until_back = 3
+
+    def __init__(self, name: str) -> None:
+        self.name = self.bookie_id = name
+        self.pid: int | None = 1
+        self.away = 0  # looks until it serves
+        self.is_frozen = False
+
+    def kill(self) -> None:
+        self.pid, self.away = None, self.looks_until_back
+
+    def start(self) -> None:
+        self.pid = 1
+
+    def freeze(self) -> None:
+        self.is_frozen, self.away = True, self.looks_until_back
+
+    def thaw(self) -> None:
+        self.is_frozen = False
+
+    def is_registered(self) -> bool:
+        return self.pid is not None and not self.is_frozen
+
+    def answers(self) -> bool:
+        self.away = max(0, self.away - 1)
+        return self.away == 0
+
+    def log_tail(self) -> str:
+        return ""
+
+
+def test_no_two_bookies_are_away_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(bookie_kills.time, "monotonic", lambda: now_s)
+    bookies = [StandIn(f"bookie-{number}") for number in range(4)]
+    cluster: Any = type("ClusterOfThem", (), {"bookies": bookies})()
+    harm = BookieKills(cluster, "a seed")
+
+    def tick() -> None:
+        nonlocal now_s
+        now_s += 0.05
+        harm.tick()
+
+    for _ in range(5_000):
+        tick()
+        assert sum(each.away > 0 or not each.is_registered() for each in bookies) <= 1
+    assert harm.kills > harm.freezes > 10
+    assert len(harm.of) == len(bookies)
+    monkeypatch.setattr(StandIn, "start", StandIn.kill)
+
+    def tick_on() -> None:
+        while True:
+            tick()
+
+    with pytest.raises(TimeoutError, match="does not come back"):
+        tick_on()
