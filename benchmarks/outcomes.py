@@ -10,8 +10,8 @@ answers said.
 - `numbers`: three producers, many messages on their way at once, each with its producer's number.
 - `tails`: one message at a time, appended only if the last one is the one before it.
 
-`--cluster` starts ZooKeeper and four bookies of its own, and kills (-9) and freezes the bookies, too,
-one at a time, while children die. `--seconds` ends it early, with as many kills as there were.
+`--cluster` starts ZooKeeper and four bookies of its own, and kills (-9) and freezes the bookies,
+too, one at a time, while children die. `--seconds` ends it early, with as many kills as there were.
 
 Exit code 1 if a message was lost or is there twice, or if a child was told of a failure that its
 death does not explain: one bookie of four away is nothing that a writer may fail for.

@@ -22,10 +22,10 @@ from dlog.errors import AlreadyExists, Broken, Conflict, DlogError, NotFound
 from dlog.meta.cas import Seen, change_log, read_log
 from dlog.meta.holds import Hold
 from dlog.meta.layout import unescape
-from dlog.meta.listed import PageRef
 from dlog.meta.log_meta import LogMeta
+from dlog.meta.pages import refs_from_bytes
 from dlog.meta.retention import SECOND_US
-from dlog.meta.sweep import Site, read_refs, sweep
+from dlog.meta.sweep import Site, sweep
 from dlog.meta.truncation import Moved, retain
 from dlog.reader.segments import SegmentView
 
@@ -198,16 +198,13 @@ def _keep(site: Site, level: int, number: int, kept: set[tuple[int, int]]) -> Pr
     kept.add((level, number))
     if level == 0:
         return
+    path = site.layout.page(site.name, number, level)
     try:
-        refs = yield from read_refs(site.name, site.layout, _ref(level, number))
+        node = yield ReadNode(path, fresh=False)
     except NotFound:
         return  # it goes last, so all below it is gone
-    for ref in refs:
+    for ref in refs_from_bytes(node.value, where=path):
         yield from _keep(site, ref.level, ref.number, kept)
-
-
-def _ref(level: int, number: int) -> PageRef:
-    return PageRef(number, number, 0, 0, 0, 0, 0, 0, 0, 0, level)
 
 
 def _delete_stale_holds(at_work: _Pass) -> Procedure[None]:

@@ -17,7 +17,7 @@ from dlog.admin.summary import Truncation
 from dlog.chance import Chance
 from dlog.clock import datetime_us
 from dlog.effects import Procedure
-from dlog.errors import ConfigError, Timeout, Unavailable
+from dlog.errors import ConfigError, Corrupt, FormatError, Timeout, Unavailable
 from dlog.ids import MessageId, Position
 from dlog.meta.layout import Layout
 from dlog.meta.listed import Point
@@ -153,10 +153,11 @@ def _tail(view: SegmentView) -> Procedure[tuple[Tail | None, str]]:
 
 
 def known_head_seq(view: SegmentView) -> Procedure[int | None]:
-    """None where that would take a bookie that does not answer."""
+    """None where that would take a bookie that does not answer, or what is damaged: what was done
+    is done."""
     try:
         return (yield from by_the_newest_list(view, lambda: find_head_seq(view)))
-    except (Unavailable, Timeout):
+    except (Unavailable, Timeout, Corrupt, FormatError):
         return None
 
 

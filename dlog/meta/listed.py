@@ -137,13 +137,13 @@ class Point:
 
     def covers(self, segment: Segment) -> bool:
         """No message of the segment is left; of an unsealed one nobody knows. One without messages
-        stays where it is the head."""
+        stays where it is the head. The message at an id stays, so its segment does: wherever the
+        list says that it ends, which may be wrong."""
         sealed = segment.sealed
         if sealed is None:
             return False
         by_seq = sealed.next_seq <= self.seq and sealed.base_seq < self.seq
-        last = segment.ledger_id, sealed.last_entry
-        return by_seq or last < (self.ledger_id, self.entry_id)
+        return by_seq or segment.ledger_id < self.ledger_id
 
     def covers_page(self, ref: PageRef) -> bool:
         by_seq = ref.next_seq <= self.seq and ref.base_seq < self.seq

@@ -45,7 +45,7 @@ from dlog.meta.listed import (
     segment_fields,
     segments_from,
 )
-from dlog.meta.pages import Cut, next_cut
+from dlog.meta.pages import Cut, Held, next_cut
 from dlog.options import LogOptions
 
 FORMAT = 1
@@ -194,10 +194,13 @@ class LogMeta:
         """The page that is due, when the inline list or that of pages grew long."""
         return next_cut(self.segments, self.pages)
 
-    def paged(self, written: Container[tuple[int, int]]) -> LogMeta:
-        """History that moved to pages, as far as they are `written` (level, number)."""
+    def paged(self, written: Mapping[tuple[int, int], Held]) -> LogMeta:
+        """History that moved to pages, as far as they are `written`: by level and number, what they
+        hold. One that holds something else than the list by now is not named."""
         meta = self
-        while (cut := meta.next_cut()) is not None and (cut.ref.level, cut.ref.number) in written:
+        while (cut := meta.next_cut()) is not None:
+            if written.get((cut.ref.level, cut.ref.number)) != cut.held:
+                break
             meta = meta.without(cut)
         return meta
 

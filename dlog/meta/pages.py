@@ -12,11 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dlog import limits
-from dlog.errors import FormatError
+from dlog.errors import Corrupt, FormatError
 from dlog.meta.json_fields import dump, flat, load, the_int, the_list
 from dlog.meta.listed import PageRef, Segment, refs_from, segment_fields, segments_from
 
 FORMAT = 1
+
+
+Held = tuple[Segment, ...] | tuple[PageRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Cut:
     """What the next page holds: refs `first` … `last - 1` of the meta, or as many segments."""
 
     ref: PageRef
-    held: tuple[Segment, ...] | tuple[PageRef, ...]
+    held: Held
     first: int = 0
 
     def to_bytes(self) -> bytes:
@@ -49,7 +52,7 @@ def next_cut(segments: tuple[Segment, ...], pages: tuple[PageRef, ...]) -> Cut |
     return None
 
 
-def page_to_bytes(held: tuple[Segment, ...] | tuple[PageRef, ...]) -> bytes:
+def page_to_bytes(held: Held) -> bytes:
     segments = [segment_fields(each) for each in held if isinstance(each, Segment)]
     pages = [flat(each) for each in held if isinstance(each, PageRef)]
     return dump({"format": FORMAT, "segments": segments, "pages": pages})
@@ -71,6 +74,31 @@ def refs_from_bytes(raw: bytes, *, where: str) -> tuple[PageRef, ...]:
     if not refs or fields.get("segments") != []:
         raise FormatError(f"{where}: a page of pages holds pages only")
     return refs
+
+
+def segments_of(ref: PageRef, raw: bytes, *, where: str) -> tuple[Segment, ...]:
+    """Of the page of level 0 that a reference names. `Corrupt` when it holds anything else than the
+    reference says: what is not there would be skipped, and nobody the wiser."""
+    held = page_from_bytes(raw, where=where)
+    _refuse_another(ref, PageRef.of_segments(held), where)
+    return held
+
+
+def refs_of(ref: PageRef, raw: bytes, *, where: str) -> tuple[PageRef, ...]:
+    """The same, of a higher level."""
+    held = refs_from_bytes(raw, where=where)
+    _refuse_another(ref, PageRef.of_pages(held), where)
+    return held
+
+
+def _refuse_another(ref: PageRef, found: PageRef, where: str) -> None:
+    if found != ref:
+        raise Corrupt(
+            f"{where} holds something else than what refers to it says: segments {found.number} to "
+            f"{found.last_number}, seqs {found.base_seq} to {found.next_seq - 1}, {found.bytes} "
+            f"bytes, not segments {ref.number} to {ref.last_number}, seqs {ref.base_seq} to "
+            f"{ref.next_seq - 1}, {ref.bytes} bytes; `dlog fsck` says what can be done"
+        )
 
 
 def _fields(raw: bytes, where: str) -> dict[str, object]:

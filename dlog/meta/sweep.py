@@ -20,7 +20,7 @@ from dlog.meta.cas import Seen, read_log
 from dlog.meta.layout import Layout
 from dlog.meta.listed import PageRef, Point, Segment
 from dlog.meta.log_meta import LogMeta
-from dlog.meta.pages import page_from_bytes, page_to_bytes, refs_from_bytes
+from dlog.meta.pages import page_to_bytes, refs_of, segments_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +175,13 @@ def shorten(site: Site, first: PageRef, point: Point) -> Procedure[Shortened | N
 def read_refs(name: str, layout: Layout, ref: PageRef) -> Procedure[tuple[PageRef, ...]]:
     path = layout.page(name, ref.number, ref.level)
     node = yield ReadNode(path, fresh=False)
-    return refs_from_bytes(node.value, where=path)
+    return refs_of(ref, node.value, where=path)
 
 
 def read_segments(name: str, layout: Layout, ref: PageRef) -> Procedure[tuple[Segment, ...]]:
     path = layout.page(name, ref.number, ref.level)
     node = yield ReadNode(path, fresh=False)
-    return page_from_bytes(node.value, where=path)
+    return segments_of(ref, node.value, where=path)
 
 
 def _write_leaf(site: Site, cut: Shortened) -> Procedure[None]:

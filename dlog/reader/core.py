@@ -35,6 +35,7 @@ from dlog.reader.segments import (
     Entered,
     SegmentView,
     by_the_newest_list,
+    ends_short,
     last_entry_of,
     misplaced,
 )
@@ -274,6 +275,9 @@ class ReaderCore:
                         continue
                 closed_at = yield from self._closed_at(entered)
                 if closed_at is not None and self.place.entry_id > closed_at:
+                    if self._lacks_some(entered.segment):
+                        yield from self._refuse_short(entered.segment)
+                        return
                     # What was planned had been published: if it is not there, it was lost.
                     if self._planned is not None and entered.segment.number >= self._planned[0]:
                         raise self._ends_early(entered.segment, closed_at)
@@ -370,6 +374,22 @@ class ReaderCore:
                 )
             )
         self.place = Place(segment.number, entry_id + 1, 0, entry_seq + max(end, place.idx))
+
+    def _lacks_some(self, segment: Segment) -> bool:
+        """All that it is listed with was read, and that is not all that it should hold."""
+        sealed, seq = segment.sealed, self.place.seq
+        return sealed is not None and seq is not None and seq < sealed.next_seq
+
+    def _refuse_short(self, segment: Segment) -> Procedure[None]:
+        """Unless the list was repaired since we read it."""
+        view, number = self.view, segment.number
+        yield from view.refresh()
+        now = yield from view.find(
+            lambda s: s.number == number, lambda p: p.number <= number <= p.last_number
+        )
+        if now == segment:
+            assert self.place.seq is not None
+            raise ends_short(view, segment, self.place.seq)
 
     def _ends_early(self, segment: Segment, last_entry: int) -> Corrupt:
         return Corrupt(

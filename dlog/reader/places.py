@@ -16,7 +16,7 @@ from dlog.effects import Procedure, ReadRun
 from dlog.errors import ConfigError, NotFound, Truncated
 from dlog.ids import MessageId, Position
 from dlog.meta.listed import Segment
-from dlog.reader.segments import Entered, SegmentView, header_of, last_entry_of
+from dlog.reader.segments import Entered, SegmentView, ends_short, header_of, last_entry_of
 from dlog.wire.batch import Header, decode
 from dlog.writer.segments import SEAM_ENTRY
 
@@ -92,8 +92,12 @@ def find_last_id(view: SegmentView) -> Procedure[MessageId | None]:
     while entered is not None and not view.meta.truncate_before.covers(entered.segment):
         ledger_id = entered.segment.ledger_id
         entry_id = yield from last_entry_of(view, entered)
+        is_last = True
         while entry_id >= SEAM_ENTRY:
             header = yield from header_of(ledger_id, entry_id)
+            if is_last:
+                _check_end(view, entered, header)
+                is_last = False
             if header.count > 0:
                 last = MessageId(ledger_id, entry_id, header.count - 1)
                 seq = entered.base_seq + header.first_seq + header.count - 1
@@ -186,6 +190,8 @@ def _by_id(view: SegmentView, wanted: MessageId) -> Procedure[Place]:
     entered = yield from view.enter(segment)
     last_entry = -1 if entered is None else (yield from last_entry_of(view, entered))
     if entered is None or not SEAM_ENTRY <= entry_id <= last_entry:
+        if entered is not None and entry_id > last_entry >= SEAM_ENTRY:
+            _check_end(view, entered, (yield from header_of(ledger_id, last_entry)))
         raise _never_was(view, wanted)
     header = yield from header_of(ledger_id, entry_id)
     if not 0 <= idx < header.count:
@@ -215,6 +221,7 @@ def _at_or_after_id(view: SegmentView, wanted: MessageId) -> Procedure[Place]:
     header = yield from header_of(ledger_id, min(entry_id, last_entry))
     first_seq = entered.base_seq + header.first_seq
     if entry_id > last_entry:
+        _check_end(view, entered, header)
         return Place(number, last_entry + 1, 0, first_seq + header.count)
     if idx >= header.count:
         return Place(number, entry_id + 1, 0, first_seq + header.count)
@@ -361,6 +368,8 @@ def _in_segment_by_time(
         entry_id += 1
         header = yield from header_of(entered.segment.ledger_id, entry_id)
     if header is None or header.count == 0:
+        if header is not None:
+            _check_end(view, entered, header)
         return None
     idx = yield from _index_by_time(entered, entry_id, time_us)
     seq = entered.base_seq + header.first_seq + idx
@@ -382,7 +391,17 @@ def _first_entry(
             high, found = middle, header
         else:
             low = middle + 1
+            if found is None and low == high:
+                _check_end(view, entered, header)
     return low, found
+
+
+def _check_end(view: SegmentView, entered: Entered, last: Header) -> None:
+    """`last`: of the last entry that the list knows of."""
+    sealed = entered.segment.sealed
+    next_seq = entered.base_seq + last.next_seq
+    if sealed is not None and next_seq < sealed.next_seq:
+        raise ends_short(view, entered.segment, next_seq)
 
 
 def _index_by_time(entered: Entered, entry_id: int, time_us: int) -> Procedure[int]:

@@ -18,7 +18,7 @@ from dlog.meta.cas import Seen, read_log
 from dlog.meta.layout import Layout
 from dlog.meta.listed import PageRef, Segment
 from dlog.meta.log_meta import LogMeta, LogState
-from dlog.meta.pages import page_from_bytes, refs_from_bytes
+from dlog.meta.pages import Held, refs_of, segments_of
 from dlog.options import TailMode
 from dlog.reader.horizon import Horizon
 from dlog.wire.batch import Header, decode_header
@@ -26,8 +26,6 @@ from dlog.writer.segments import SEAM_ENTRY, decode_seam
 
 NO_END = -2  # unlike any last entry
 PAGES_KEPT = 64  # of a view: what a walk and a search go by
-
-Held = tuple[Segment, ...] | tuple[PageRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ class SegmentView:
         held = self._pages.get((0, ref.number))
         if held is None:
             path, raw = yield from self._read(ref)
-            held = self._keep(ref, page_from_bytes(raw, where=path))
+            held = self._keep(ref, segments_of(ref, raw, where=path))
         return held  # type: ignore[return-value]
 
     def refs_below(self, ref: PageRef) -> Procedure[tuple[PageRef, ...]]:
@@ -178,7 +176,7 @@ class SegmentView:
         held = self._pages.get((ref.level, ref.number))
         if held is None:
             path, raw = yield from self._read(ref)
-            held = self._keep(ref, refs_from_bytes(raw, where=path))
+            held = self._keep(ref, refs_of(ref, raw, where=path))
         return held  # type: ignore[return-value]
 
     def _read(self, ref: PageRef) -> Procedure[tuple[str, bytes]]:
@@ -252,6 +250,21 @@ def last_entry_of(view: SegmentView, entered: Entered, wanted: int | None = None
 def header_of(ledger_id: int, entry_id: int) -> Procedure[Header]:
     raw = yield ReadRun(ledger_id, entry_id, entry_id, 1)
     return decode_header(raw[0], where=f"ledger {ledger_id} entry {entry_id}")
+
+
+def ends_short(view: SegmentView, segment: Segment, next_seq: int) -> Corrupt:
+    """The list says that the segment ends before what it says that it holds. Else what is missing
+    would pass for truncated, or for never written."""
+    sealed = segment.sealed
+    assert sealed is not None
+    return Corrupt(
+        f"log {view.name!r}: segment {segment.number} is listed up to seq {sealed.next_seq - 1}, "
+        f"entry {sealed.last_entry}, and ledger {segment.ledger_id} has up to there only what is "
+        f"before seq {next_seq}; `dlog fsck` says what can be done",
+        log=view.name,
+        ledger_id=segment.ledger_id,
+        entry_id=sealed.last_entry,
+    )
 
 
 def misplaced(ledger_id: int, entry_id: int, found_seq: int, wanted_seq: int) -> Corrupt:

@@ -30,6 +30,7 @@ from dlog.ledger.store import Buffer, ClosedLedger
 from dlog.meta.layout import Layout
 from dlog.meta.listed import Sealed
 from dlog.meta.log_meta import LogMeta
+from dlog.meta.pages import Held
 from dlog.meta.retention import is_limited
 from dlog.options import WriterOptions, visible_within_ms
 from dlog.writer.batch import UNSENT, Batch
@@ -104,7 +105,8 @@ class WriterCore:
         self.closed: list[tuple[int, Sealed]] = []
         self.dropped: list[int] = []  # segments of ours that ended without a seam
         self.spare: int | None = None  # a born ledger of ours, perhaps listed, not switched to
-        self.pages: set[tuple[int, int]] = set()  # known to be written: level, number
+        # Pages that are written, and that the list does not name yet: by level and number.
+        self.pages: dict[tuple[int, int], Held] = {}
         self._failed_spares: dict[int, DlogError] = {}  # told before there was a pipe
         self.retention_due = is_limited(opened.seen.meta.options)
         end = opened.end

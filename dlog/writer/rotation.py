@@ -26,12 +26,14 @@ from dlog.effects import (
     Procedure,
     ReadNode,
     Release,
+    ReplaceNode,
     SubmitEntry,
 )
-from dlog.errors import AlreadyExists, DlogError, Fenced, Retry, check
+from dlog.errors import AlreadyExists, Conflict, DlogError, Fenced, Retry, check
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import change_log, read_log
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.pages import Cut
 from dlog.meta.retention import is_limited
 from dlog.reason import ReasonCode, Wait
 from dlog.writer.core import WriterCore, WriterState
@@ -100,6 +102,7 @@ def list_spare(core: WriterCore, point: str) -> Procedure[None]:
         chance=core.identity.chance,
         point=point,
     )
+    core.pages.clear()
     core.settle()
 
 
@@ -127,16 +130,40 @@ def write_pages(core: WriterCore) -> Procedure[None]:
     meta = core.settled(core.seen.meta)
     while (cut := meta.next_cut()) is not None:
         key = cut.ref.level, cut.ref.number
-        if key not in core.pages:
-            path = core.identity.layout.page(core.identity.name, cut.ref.number, cut.ref.level)
-            value = cut.to_bytes()
-            try:
-                yield CreateNode(path, value)
-            except AlreadyExists:
-                there = yield ReadNode(path)
-                check(there.value == value, "a page never changes", path)
-            core.pages.add(key)
+        if core.pages.get(key) != cut.held:
+            if not (yield from _write_page(core, cut)):
+                meta = core.settled(core.seen.meta)
+                continue
+            core.pages[key] = cut.held
         meta = meta.without(cut)
+
+
+def _write_page(core: WriterCore, cut: Cut) -> Procedure[bool]:
+    """False: the list is another one by now, and perhaps another page is due.
+
+    A try before may have written it and died, or lost its compare-and-set. That is the same page,
+    unless a repair corrected an end in the list between the two. Then what is there is of a list
+    that never comes back, and nobody ever names it: if we hold the log, at the very version that we
+    go by, after we read the page. In the other order a successor might have named it meanwhile."""
+    identity = core.identity
+    path = identity.layout.page(identity.name, cut.ref.number, cut.ref.level)
+    value = cut.to_bytes()
+    try:
+        yield CreateNode(path, value)
+    except AlreadyExists:
+        there = yield ReadNode(path)
+        if there.value == value:
+            return True
+        now = yield from read_log(identity.path)
+        refuse_unless_owned(now.meta, identity.token, identity.name)
+        if now.version != core.seen.version:
+            core.seen = now
+            return False
+        try:
+            yield ReplaceNode(path, value, there.version)
+        except Conflict:
+            return False
+    return True
 
 
 def switch(core: WriterCore, predecessor: tuple[int, int], base_seq: int) -> Pipe:

@@ -153,6 +153,66 @@ async def test_a_page_of_pages_is_proven_by_its_pages(api: Api, small_pages: Non
     await clean(api, values)
 
 
+async def test_what_stands_behind_a_lost_page_is_not_blamed_for_it(
+    api: Api, small_pages: None
+) -> None:
+    """Its seam continues a segment that nobody can name just now."""
+    values = await filled(api, 8, each=1)
+    async with stores_of(api) as stores:
+        beside = (await meta_of(stores)).pages[1]
+        await remove_node(stores, stores.layout.page("log", beside.number, beside.level))
+    report = await checked(api)
+    assert kinds(report) == ["page_missing"]
+    await repaired(api, report)
+    await clean(api, values)
+
+
+async def test_who_meets_another_page_is_told_so_and_goes_by_nothing_in_it(
+    api: Api, small_pages: None
+) -> None:
+    """Not even into a new page, by which it would be true."""
+    values = await filled(api, 6)
+    async with stores_of(api) as stores:
+        path, ref = await first_page(stores)
+        await put_node(stores, path, stale((await stores.meta.get(path)).value))
+    with pytest.raises(dlog.Corrupt, match="something else"):
+        await api.read_all()
+    async with api.connect() as client:
+        told = await client.admin.truncate("log", 4)  # which would cut the page in two
+        assert "something else" in told.reasons[0]
+    async with stores_of(api) as stores:
+        assert (await meta_of(stores)).pages[0] == ref
+    await repaired(api, await checked(api))
+    async with api.connect() as client:
+        await client.admin.collect("log")
+    await clean(api, values[4:])
+
+
+async def test_a_page_that_cannot_be_read_does_not_keep_a_log_from_its_end(
+    api: Api, small_pages: None
+) -> None:
+    """It waits for its deletion: what stood in it is found without it."""
+    async with api.connect() as client:
+        await client.admin.create("log", deletion_grace_s=0)
+    values = await filled(api, 8, each=1)
+    async with stores_of(api) as stores:
+        path, ref = await first_page(stores)
+        await put_node(stores, path, b"{")
+    async with api.connect() as client:
+        await client.admin.truncate("log", ref.next_seq)
+        assert (await client.admin.collect("log")).problems
+    report = await checked(api)
+    assert only(report, "page_unreadable").where.path == path
+    for _ in range(2):  # the page; then what stood in it is nobody's
+        await repaired(api, await checked(api, grace_s=0))
+    async with api.connect() as client:
+        assert not (await client.admin.collect("log")).problems
+    async with stores_of(api) as stores:
+        assert not (await meta_of(stores)).deleting_pages
+        assert ref.first_ledger not in await ledger_ids(stores)
+    await clean(api, values[ref.next_seq :])
+
+
 async def test_what_nothing_proves_is_not_written(api: Api, small_pages: None) -> None:
     """A page is gone, and one of its ledgers, too."""
     await filled(api, 6)
@@ -207,6 +267,46 @@ async def test_the_list_is_wrong_about_an_end(api: Api, wrong: dict[str, int]) -
     async with stores_of(api) as stores:
         assert await meta_of(stores) == before
     await clean(api, values)
+
+
+async def test_a_list_that_ends_a_segment_too_early_is_told_so(api: Api) -> None:
+    """What is behind it was not truncated, it is there."""
+    values = await filled(api, 3)
+    async with api.open_reader() as reader:
+        ids = [message.id async for message in reader]
+    async with stores_of(api) as stores:
+        await change_meta(stores, with_segment(2, last_entry=3))
+    for options in ({}, {"on_truncated": "jump"}):
+        got: list[bytes] = []
+        async with api.open_reader(**options) as reader:
+            with pytest.raises(dlog.Corrupt, match="segment 2 is listed up to seq 5"):
+                await _take_all(reader, got)
+        assert got == values[:5]
+    for start in (ids[5], 5):
+        with pytest.raises(dlog.Corrupt, match="segment 2 is listed up to seq 5"):
+            await api.read_all(start=start)
+    async with api.connect() as client:
+        assert (await client.admin.truncate("log", ids[5])).head_seq is None, "nobody can tell"
+    await repaired(api, await checked(api))
+    await clean(api, values[5:])
+
+
+async def _take_all(reader: Any, into: list[bytes]) -> None:
+    async for message in reader:
+        into.append(message.value)  # noqa: PERF401 - also when it ends with an error
+
+
+async def test_an_end_is_corrected_without_its_time(api: Api) -> None:
+    """Its writer may have lost what it sent last, and listed when that was."""
+    await filled(api, 3)
+    async with stores_of(api) as stores:
+        sealed = (await meta_of(stores)).segments[1].sealed
+        assert sealed is not None
+        later_us = sealed.last_time_us + 5
+        await change_meta(stores, with_segment(2, bytes=7, last_time_us=later_us))
+        await repaired(api, await checked(api))
+        corrected = dataclasses.replace(sealed, last_time_us=later_us)
+        assert (await meta_of(stores)).segments[1].sealed == corrected
 
 
 async def test_a_ledger_that_has_more_than_the_list_says_is_not_cut(

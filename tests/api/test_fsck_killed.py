@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlog import client, limits
-from dlog.admin.fsck import repair
+from dlog.admin.fsck import relist
 from dlog.admin.fsck.report import Ended
 from dlog.effects import CreateNode, DeleteNode, Procedure, ReadNode, ReplaceNode
 from dlog.errors import Corrupt, NotFound
@@ -171,8 +171,8 @@ def _in_two_writes(path: str, seen: Seen, change: Any, **others: Any) -> Procedu
 @pytest.mark.parametrize(
     ("name", "planted", "point", "side"),
     [
-        ("_put_node", _only_once, "repair.page_written", "after"),
-        ("_put_node", _away_first, "repair.page_deleted", "after"),
+        ("put_node", _only_once, "repair.page_written", "after"),
+        ("put_node", _away_first, "repair.page_deleted", "after"),
         ("change_log", _in_two_writes, "repair.resealed", "after"),
     ],
 )
@@ -184,6 +184,6 @@ async def test_a_step_that_cannot_be_done_again_is_seen(
     point: str,
     side: str,
 ) -> None:
-    monkeypatch.setattr(repair, name, planted)
+    monkeypatch.setattr(relist, name, planted)
     with pytest.raises(AssertionError):
         await killed_and_done_again(api, point, side, 1)

@@ -88,11 +88,11 @@ class ByHand:
         first_us = seq * SECOND_US
         last_us = first_us + 9 * SECOND_US
         meta = meta.sealed(number, Sealed(9, 100, seq, seq + 10, first_us, last_us))
-        written = set()
+        written = {}
         planned = meta
         while (cut := planned.next_cut()) is not None:
             self.store(LAYOUT.page(NAME, cut.ref.number, cut.ref.level), cut.to_bytes())
-            written.add((cut.ref.level, cut.ref.number))
+            written[cut.ref.level, cut.ref.number] = cut.held
             planned = planned.without(cut)
         self.store(PATH, meta.paged(written).to_bytes())
 

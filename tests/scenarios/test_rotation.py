@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from dlog.errors import Fenced, Outcome
+from dlog.meta.pages import page_from_bytes, page_to_bytes
 from dlog.writer.core import WriterState
-from tests.scenarios.stage import Stage
+from tests.scenarios.stage import LAYOUT, NAME, Stage
 
 
 def rotated(stage: Stage, name: str = "w") -> None:
@@ -208,3 +211,30 @@ def test_an_idle_old_ledger_is_published_though_the_pipe_is_not_idle() -> None:
         stage.go_on(2)
     assert stage.world.marks["rotated"] == 1
     assert stage.outcomes(writer)[0] == "acked"
+
+
+def test_a_page_that_a_try_before_left_is_made_of_the_list_as_it_is() -> None:
+    """It wrote the page, and did not come to name it; then a repair corrected an end in the list.
+    What is there can never be right again, and nobody names it."""
+    stage = Stage(rotate_every=1, page_segments=2)
+    writer = stage.opened("w")
+    while len([each for each in stage.log.segments if each.sealed is not None]) < 2:
+        writer.submit(1)
+        stage.go_on()
+    assert not stage.log.pages
+    first, second = stage.log.segments[:2]
+    assert first.sealed is not None
+    as_it_was = dataclasses.replace(first, sealed=dataclasses.replace(first.sealed, bytes=7))
+    path = LAYOUT.page(NAME, first.number)
+    audit, stage.meta.audit = stage.meta.audit, lambda path, value: None
+    stage.meta.store(path, page_to_bytes((as_it_was, second)))
+    stage.meta.audit = audit
+    while not stage.log.pages:
+        writer.submit(1)
+        stage.go_on()
+    written = stage.meta.value(path)
+    assert written is not None
+    assert page_from_bytes(written, where=path) == (first, second)
+    writer.close()
+    stage.until(lambda: writer.is_closed)
+    assert stage.read() == [sent.value for sent in writer.handle.sent]

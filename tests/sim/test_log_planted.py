@@ -11,6 +11,7 @@ from dlog.testing.sim.planted import (
     log_life,
     log_list,
     log_numbers,
+    log_repair,
     log_rules,
     log_standbys,
     planted,
@@ -18,7 +19,7 @@ from dlog.testing.sim.planted import (
 from dlog.testing.sim.runs import hunt, run_many, shrink_tape
 
 HISTORIES_MAX = 1500
-ROOMS = (log, log_fsck, log_life, log_list, log_numbers, log_rules, log_standbys)
+ROOMS = (log, log_fsck, log_life, log_list, log_numbers, log_repair, log_rules, log_standbys)
 PLANTS = {name: plant for room in ROOMS for name, plant in room.PLANTS.items()}
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))

@@ -41,6 +41,11 @@ OF_LIFE = (
     "metadata: stale read, metadata: torn listing, ledgers: a delete fails, rotated, remove"
 ).split(", ")
 OF_CUTS = ("truncated", "held", "collected", "a reader jumped", "a client crashes")
+OF_DAMAGE = (
+    "damage: a page is lost, damage: a page is shorter, damage: a page is garbage, "
+    "damage: a page is later, damage: an end is listed wrongly, "
+    "repaired: write_page, repaired: reseal, a client crashes, truncated, collected"
+).split(", ")
 OF_ABSTRACT = (
     "append failed, id went back, ledgers: a birth fails, ledgers: a close fails, "
     "ledgers: a create fails, ledgers: a recovery stops half-way, "
@@ -95,6 +100,14 @@ def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed() -> None:
     tally = run_many("log-fsck", FIRST, seconds=SECONDS, at_least=300)
     facts = ("looked over", "repaired: delete_ledger", "truncated", "collected", "remove")
     _check(tally, [*facts, "a client crashes"], ["repair.ledger_deleted"])
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_damaged_list_loses_moves_or_skips_anything_and_repair_makes_it_whole() -> None:
+    """I1, I8, I15, I17, I18, I24: pages lost, changed and unreadable, and ends that are listed
+    wrongly, while everybody works on the log, dies, and repairs it."""
+    tally = run_many("log-repair", FIRST, seconds=SECONDS, at_least=400)
+    _check(tally, OF_DAMAGE, ["repair.page_written", "repair.resealed", "repair.page_deleted"])
 
 
 @pytest.mark.timeout(180 + 3 * SECONDS)

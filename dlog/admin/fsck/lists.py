@@ -33,6 +33,8 @@ class Walk:
     name: str
     seen: Seen | None = None  # None: its node cannot be read
     segments: list[Segment] = field(default_factory=list)  # oldest first, as far as they are known
+    # What each of them follows; None: nothing, or what stands in a page that cannot be read.
+    before: list[Segment | None] = field(default_factory=list)
     pages: set[tuple[int, int]] = field(default_factory=set)  # (level, number) of all referred to
     doomed: set[int] = field(default_factory=set)  # ledgers that wait for their deletion
     findings: list[Finding] = field(default_factory=list)
@@ -75,7 +77,7 @@ def walk_list(name: str, layout: Layout) -> Procedure[Walk]:
         if seen.version == walk.seen.version:
             return walk
     told = f"its list changed each of {FSCK_TRIES} times while it was read"
-    unsteady = Walk(name, walk.seen, walk.segments, walk.pages, walk.doomed)
+    unsteady = Walk(name, walk.seen, walk.segments, walk.before, walk.pages, walk.doomed)
     unsteady.not_checked.append(NotChecked(Where(log=name), told))
     return unsteady
 
@@ -195,6 +197,7 @@ class _Walker:
                 walk.bad(Kind.LIST_BROKEN, f"it ends before it begins: {sealed}", **where)
             self._next_seq = sealed.next_seq
         walk.segments.append(segment)
+        walk.before.append(last)
         self._last = segment
 
     def check_ends(self) -> None:
@@ -237,7 +240,8 @@ class _Walker:
         except NotFound:
             return
         except FormatError as error:
-            walk.bad(Kind.PAGE_UNREADABLE, f"it waits for its deletion: {error.message}", path=path)
+            told = f"it waits for its deletion: {error.message}"
+            walk.bad(Kind.PAGE_UNREADABLE, told, Action.DELETE_PAGE, path=path)
 
 
 def _differing(found: PageRef, ref: PageRef) -> str:

@@ -11,7 +11,7 @@ Anything less is no proof.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlog.effects import Procedure, ReadNode
 from dlog.errors import DlogError, FormatError, NotFound
@@ -80,9 +80,19 @@ def proven_segments(ref: PageRef, told: Iterable[Told]) -> tuple[Segment, ...] |
         if len(chain) > ref.segments:
             return None
     segments = tuple(reversed(chain))
-    if last is None or not segments or PageRef.of_segments(segments) != ref:
+    if last is None or not segments:
         return None
-    return segments
+    segments = (*segments[:-1], _until(segments[-1], ref.last_time_us))
+    return segments if PageRef.of_segments(segments) == ref else None
+
+
+def _until(segment: Segment, time_us: int) -> Segment:
+    """Who lost the end of what it had sent listed the time of the first message that was lost,
+    which no ledger tells."""
+    sealed = segment.sealed
+    assert sealed is not None
+    last_time_us = max(sealed.last_time_us, time_us)
+    return replace(segment, sealed=replace(sealed, last_time_us=last_time_us))
 
 
 def proven_refs(ref: PageRef, below: Iterable[PageRef]) -> tuple[PageRef, ...] | None:

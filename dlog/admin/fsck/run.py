@@ -217,10 +217,10 @@ class _Fsck:
         return _Log(walk, is_there)
 
     async def _segments(self, walk: Walk) -> None:
-        before, only = [None, *walk.segments], self._options.segments
+        only = self._options.segments
         works = (
             self._segment(walk, segment, earlier)
-            for earlier, segment in zip(before, walk.segments, strict=False)
+            for earlier, segment in zip(walk.before, walk.segments, strict=True)
             if only is None or segment.number in only
         )
         await _each(_iterated(works), self._options.parallel)

@@ -12,8 +12,9 @@ import dataclasses
 from typing import Any
 
 from dlog.admin.fsck.lists import Walk, walk_list
-from dlog.admin.fsck.nobodys import delete_orphan, delete_unused_page
+from dlog.admin.fsck.nobodys import Said, delete_orphan, delete_unused_page
 from dlog.admin.fsck.orphans import Mark, Owner, judge, mark_of
+from dlog.admin.fsck.relist import LostPage, Weighed, find_lost_page, reseal, weigh, write_page
 from dlog.admin.fsck.report import Action, Ended, Finding, Kind
 from dlog.admin.fsck.segments import Look, listed_now, look_at
 from dlog.effects import DeleteLedger, Effect, LookAtLedger, Procedure
@@ -45,7 +46,11 @@ class FsckOracle:
             self._orphans.add(finding.where.ledger_id)
             self.check()
             return
-        justified = finding.kind is Kind.PAGE_UNUSED and not self._names(finding.where.path)
+        damage = self._oracle.damage
+        is_hurt = damage is not None and damage.has_hurt()
+        named = self._names(finding.where.path, also_doomed=not is_hurt)
+        justified = finding.kind is Kind.PAGE_UNUSED and not named
+        justified |= damage is not None and damage.justifies(finding)
         require(justified, "I24", "fsck cries wolf", finding)
 
     def deletes(self, ledger_id: int) -> None:
@@ -53,19 +58,29 @@ class FsckOracle:
         self.check()
 
     def check(self) -> None:
-        """Also of what is listed later."""
-        listed = self._orphans.intersection(self._oracle.ever_listed)
+        """Also of what is listed later. Of what left the list as part of a page that was damaged
+        nobody knows but whoever finds it: that it is not listed has to do."""
+        damage = self._oracle.damage
+        if damage is not None and damage.has_hurt():
+            kept = {segment.ledger_id for segment in self._oracle.listed()}
+        else:
+            kept = set(self._oracle.ever_listed)
+        listed = self._orphans & kept
         require(not listed, "I26", "a ledger that is, or was, listed is nobody's to fsck", listed)
 
-    def _names(self, path: str | None) -> bool:
-        assert path is not None
+    def _names(self, path: str | None, *, also_doomed: bool) -> bool:
+        """`also_doomed`: by pages that wait for their deletion. Of one that is lost nobody knows
+        what it named."""
+        if path is None:
+            return False
         meta = self._oracle.now
         assert meta is not None
         name = path.rpartition("/")[2]
         number, _, level = name.partition(".")
         at = int(level or 0), int(number)
         tops = [(each.level, each.number) for each in meta.pages]
-        tops += [(each.level, each.number) for each in meta.deleting_pages]
+        if also_doomed:
+            tops += [(each.level, each.number) for each in meta.deleting_pages]
         spans = self._oracle.spans
         for top in tops:
             if at == top:
@@ -98,7 +113,7 @@ class SimChecker(SimWarden):
         walk = yield from walk_list(NAME, LAYOUT)
         found = list(walk.findings)
         if walk.seen is not None and walk.meta.state in (LogState.OPEN, LogState.TERMINATED):
-            for before, segment in zip([None, *walk.segments], walk.segments, strict=False):
+            for before, segment in zip(walk.before, walk.segments, strict=True):
                 found += yield from self._segment(walk, segment, before)
         found += yield from self._orphans(walk, marks)
         for finding in found:
@@ -165,6 +180,13 @@ class SimChecker(SimWarden):
             elif finding.action is Action.DELETE_PAGE:
                 assert where.path is not None
                 done = yield from delete_unused_page(NAME, LAYOUT, where.path)
+            elif finding.action is Action.WRITE_PAGE:
+                assert where.path is not None
+                done = yield from self._write_page(where.path)
+            elif finding.action is Action.RESEAL:
+                assert where.segment is not None
+                assert where.ledger_id is not None
+                done = yield from self._reseal(where.segment, where.ledger_id)
             else:
                 return
         except NotFound:
@@ -172,8 +194,23 @@ class SimChecker(SimWarden):
         except DlogError as error:
             self.world.note(f"{self.name}: {where}: {error}")
             return
+        self.world.note(f"{self.name}: {finding.action}: {where}: {done[0]}: {done[1]}")
         if done[0] is Ended.DONE:
             self.world.mark(f"repaired: {finding.action}")
+
+    def _write_page(self, path: str) -> Procedure[Said]:
+        lost = yield from find_lost_page(NAME, LAYOUT, path)
+        if not isinstance(lost, LostPage):
+            return lost
+        ref, there = lost.ref, sorted(self.scene.ledgers.ledgers)
+        ids = [each for each in there if ref.first_ledger <= each <= ref.last_ledger]
+        return (yield from write_page(NAME, LAYOUT, lost, ids))
+
+    def _reseal(self, number: int, ledger_id: int) -> Procedure[Said]:
+        weighed = yield from weigh(NAME, LAYOUT, number, ledger_id)
+        if not isinstance(weighed, Weighed):
+            return weighed
+        return (yield from reseal(NAME, LAYOUT, weighed, self))
 
     def perform(self, effect: Effect, answer: Answered) -> None:
         if isinstance(effect, DeleteLedger):

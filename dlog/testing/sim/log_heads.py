@@ -204,6 +204,9 @@ class HeadOracle:
         require(closed, "I19", "a ledger was deleted that is not closed", ledger_id)
         if meta is not None and not meta.is_removed:
             waits = self.doomed_since(meta, number, ledger_id) is not None
+            if oracle.damage is not None and oracle.damage.has_hurt():
+                # What a page held that was damaged when its turn came, is found as an orphan.
+                waits = all(segment.ledger_id != ledger_id for segment in oracle.listed())
             require(waits, "I19", "a ledger was deleted that does not wait for it", ledger_id)
 
     def on_collect(self, who: str, ledger_id: int, now_us: int) -> None:

@@ -6,16 +6,17 @@ test_log_oracle.py` shows each of them a bad history that it must refuse.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlog.errors import DlogError, Outcome
 from dlog.ids import MessageId, Token
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import Seen
 from dlog.meta.layout import Layout
-from dlog.meta.listed import Point, Sealed, Segment
+from dlog.meta.listed import PageRef, Point, Sealed, Segment
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.pages import page_from_bytes, refs_from_bytes
 from dlog.reader.message import Message
@@ -25,6 +26,9 @@ from dlog.testing.sim.metadata import SimMeta
 from dlog.testing.sim.world import World, require
 from dlog.wire.batch import ControlKind, Seam, decode
 from dlog.writer.core import WriterCore
+
+if TYPE_CHECKING:
+    from dlog.testing.sim.log_damage import Damage
 
 NAME = "orders"
 LAYOUT = Layout()
@@ -108,6 +112,7 @@ class LogOracle:
         self.taken: dict[tuple[str, int, int], MessageId | None] = {}
         self._numbers_there: dict[tuple[int, int], Message] = {}  # in the truth
         self.was_terminated = False
+        self.damage: Damage | None = None  # that somebody does to the list
 
     def begin_as(self, other: LogOracle) -> None:
         """What another one knows of a log that was copied into our stores, all of it over by now:
@@ -138,16 +143,29 @@ class LogOracle:
             self._on_log(LogMeta.from_bytes(raw, where=PATH))
 
     def _on_page(self, name: str, raw: bytes) -> None:
+        if self.damage is not None and self.damage.is_of(f"{self.pages_path}/{name}", raw):
+            return
         number, _, level = name.partition(".")
         if level:
             refs = refs_from_bytes(raw, where=name)
             self.spans[int(level), int(number)] = refs[0].number, refs[-1].last_number
         else:
-            segments = page_from_bytes(raw, where=name)
+            segments = self._true(page_from_bytes(raw, where=name))
+            for segment in segments:
+                assert segment.sealed is not None
+                before = self._sealed.get(segment.number, segment.sealed)
+                # Of a page that was written again, nobody tells when what was lost was sent.
+                may_differ = {"last_time_us": before.last_time_us}
+                agrees = before == dataclasses.replace(segment.sealed, **may_differ)
+                require(agrees, "I8", "a page says something else", before, segment)
             self.spans[0, int(number)] = segments[0].number, segments[-1].number
             self._paged.update((segment.number, segment) for segment in segments)
 
+    def _true(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        return segments if self.damage is None else self.damage.truth(segments)
+
     def _on_log(self, new: LogMeta) -> None:
+        new = dataclasses.replace(new, segments=self._true(new.segments))
         old, self._now = self._now, new
         if self.world.is_told:
             self.world.note(_told(new))
@@ -174,6 +192,9 @@ class LogOracle:
             span = self.spans.get((page.level, page.number))
             there = span == (page.number, page.last_number)
             require(there, "I15", "a page is not what the list says", page, span)
+            self._check_ref(page)
+        for before, after in itertools.pairwise(self._ends_listed(new)):
+            require(before[1] == after[0], "I15", "the list has a gap", new.pages, new.segments)
         self.heads.on_log(old, new)
         self.was_terminated |= new.state is LogState.TERMINATED
         if old is None:
@@ -185,6 +206,18 @@ class LogOracle:
             over = old.state is LogState.TERMINATED
             require(not over or old.end == new.end, "I7", "a terminated log goes on", old, new)
             self._check_losses(old, new)
+
+    def _check_ref(self, page: PageRef) -> None:
+        if page.level > 0 or (self.damage is not None and self.damage.spoils(page)):
+            return
+        first, last = page.number, page.last_number
+        held = tuple(s for n, s in sorted(self._paged.items()) if first <= n <= last)
+        require(PageRef.of_segments(held) == page, "I15", "a page sums up something else", page)
+
+    def _ends_listed(self, meta: LogMeta) -> list[tuple[int, int]]:
+        ends: list[tuple[int, int]] = [(page.base_seq, page.next_seq) for page in meta.pages]
+        sealed = (segment.sealed for segment in meta.segments)
+        return ends + [(each.base_seq, each.next_seq) for each in sealed if each is not None]
 
     def _check_sealed(self, segment: Segment, sealed: Sealed) -> None:
         before = self._sealed.setdefault(segment.number, sealed)
@@ -222,6 +255,10 @@ class LogOracle:
         first = meta.pages[0].number
         pages = [s for n, s in sorted(self._paged.items()) if first <= n < first_inline]
         return [*pages, *meta.segments]
+
+    def sealed_before(self, number: int) -> int | None:
+        """The segment before, whether it is in the list still or not."""
+        return max((each for each in self._sealed if each < number), default=None)
 
     def number_of(self, ledger_id: int) -> int | None:
         """Of a ledger that is, or was, in the list."""

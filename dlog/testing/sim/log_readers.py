@@ -256,7 +256,9 @@ def tail_of(weather: str, number: int) -> TailMode:
 def may_be_told(scene: Scene, error: DlogError) -> bool:
     """Something to try again; or that all copies came back damaged, where bookies do that."""
     damaged = isinstance(error, Corrupt) and scene.ledgers.damages_entries
-    return damaged or error.retry is Retry.NOW
+    damage = scene.oracle.damage
+    told = damage is not None and damage.may_be_told(error)
+    return damaged or told or error.retry is Retry.NOW
 
 
 _STARTS = ("earliest", "earliest", "latest", "seq", "id", "time")

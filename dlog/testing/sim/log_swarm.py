@@ -61,6 +61,7 @@ class LogWeather:
     collectors: int = 0
     terminators: int = 0
     checkers: int = 0
+    damages: int = 0  # done to its list
     retention_bytes: int | None = None
     retention_age_s: int | None = None
     grace_s: int = 30

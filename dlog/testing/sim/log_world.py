@@ -30,6 +30,7 @@ from dlog.reader.segments import SegmentView
 from dlog.testing.sim.abstract_ledgers import AbstractLedgers
 from dlog.testing.sim.clients import Scene, SimClient
 from dlog.testing.sim.log_bookies import bookie_scene
+from dlog.testing.sim.log_damage import Damage
 from dlog.testing.sim.log_fsck import FsckOracle, SimChecker
 from dlog.testing.sim.log_life import (
     DAY_US,
@@ -55,6 +56,7 @@ from dlog.writer.core import WriterState
 HEAL_MS = 120_000.0  # virtual: back-off of ten seconds, several times over
 OPENS_MAX = 4  # then
 HOLD_STEPS_MAX = 6
+REPAIRS = 3
 SETTLE_MS = 3_000.0
 ONE_COPY = LogOptions(ensemble=1, write_quorum=1, ack_quorum=1, unsafe_single_copy=True)
 DECODED_MAX = 1_000
@@ -85,6 +87,7 @@ class LogHistory:
         self.clients: list[SimClient] = []
         self.producers: dict[str, SimProducer] = {}  # one for all incarnations of a writer
         self._told_nobodys = FsckOracle(scene)
+        self._damage = Damage(scene) if scene.weather.damages else None
         self._removed_by = ""  # whose removal came to its end last
         self._span_ms = (60.0 * self.weather.appends + 100.0) * self.weather.span * scene.pace
 
@@ -113,6 +116,9 @@ class LogHistory:
             self._ask_what_became(asker)
         for i in range(weather.checkers):
             world.after(self._some_time(), functools.partial(self._look_over, f"f{i}"))
+        if self._damage is not None:
+            for _ in range(weather.damages):
+                world.after(self._some_time(), self._damage.strike)
         world.run(until_ms=self._span_ms)
         self._heal()
 
@@ -308,6 +314,18 @@ class LogHistory:
         client.look()
         self.world.after(STEP_MS + self.world.chance.delay(200.0), lambda: self._look_over(name))
 
+    def _repair(self, damage: Damage) -> None:
+        """Before anybody counts on the list again: what was found first may be in the way of more.
+        Not before what the dead had sent arrived."""
+        self.world.run(until_ms=self.world.now_ms + SETTLE_MS)
+        for number in range(REPAIRS):
+            client = SimChecker(self.scene, f"f-first-{number}", self._told_nobodys, repairs=True)
+            client.look()
+            self._wait(lambda client=client: client.is_done, "a repair ends")
+            if number > 0:
+                damage.restore()
+        damage.check_end()
+
     def _look_over_all(self) -> None:
         """What is left is nobody's; once that is deleted, nothing is wrong."""
         if not self.weather.checkers:
@@ -356,6 +374,8 @@ class LogHistory:
             client.thaw()
             if type(client) is SimClient or isinstance(client, SimWarden):
                 client.crash()  # a removal stops half-way; below, another one ends it
+        if self._damage is not None:
+            self._repair(self._damage)
 
     def _heal(self) -> None:
         self._end_faults()

@@ -182,6 +182,10 @@ class SimMeta:
         """Whatever stands there: by a scenario, or a stranger."""
         return self._set(path, value)
 
+    def lose(self, path: str) -> None:
+        """It is gone, and nobody deleted it."""
+        self._drop(path)
+
     def _find(self, path: str, version: int) -> _Node:
         node = self._nodes.get(path)
         if node is None:

@@ -46,8 +46,10 @@ def test_a_seam_that_continues_itself_ends() -> None:
 
 @pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(PageRef)])
 def test_one_field_that_differs_is_no_proof(field: str) -> None:
-    wrong = dataclasses.replace(REF, **{field: getattr(REF, field) + 1})
-    assert proven_segments(wrong, CHAIN) is None
+    for other in (getattr(REF, field) + 1, getattr(REF, field) - 1):
+        wrong = dataclasses.replace(REF, **{field: other})
+        is_proven = field == "last_time_us" and other > REF.last_time_us
+        assert (proven_segments(wrong, CHAIN) is not None) == is_proven
     above = PageRef.of_pages((REF,))
     assert proven_refs(above, [REF]) == (REF,)
     wrong = dataclasses.replace(above, **{field: getattr(above, field) + 1})
@@ -62,3 +64,12 @@ def test_pages_below_prove_a_page_of_pages() -> None:
     assert proven_refs(ref, [first]) is None
     gap = dataclasses.replace(second, base_seq=second.base_seq + 1)
     assert proven_refs(ref, [first, gap]) is None
+
+
+def test_a_segment_that_lost_its_end_was_listed_by_what_it_lost() -> None:
+    """Its writer lists the time of the first message that was lost: no ledger has it."""
+    later = dataclasses.replace(REF, last_time_us=REF.last_time_us + 7)
+    proven = proven_segments(later, CHAIN)
+    assert proven is not None
+    assert PageRef.of_segments(proven) == later
+    assert proven[:-1] == SEGMENTS[:-1]

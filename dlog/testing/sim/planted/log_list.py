@@ -168,7 +168,7 @@ def a_page_is_named_before_it_is_written(patch: Patch) -> None:
         yield from ()
         cut = core.settled(core.seen.meta).next_cut()
         if cut is not None:
-            core.pages.add((cut.ref.level, cut.ref.number))
+            core.pages[cut.ref.level, cut.ref.number] = cut.held
 
     patch.setattr(rotation, "write_pages", write_pages)
 
