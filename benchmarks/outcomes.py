@@ -13,8 +13,9 @@ answers said.
 `--cluster` starts ZooKeeper and four bookies of its own, and kills (-9) and freezes the bookies,
 too, one at a time, while children die. `--seconds` ends it early, with as many kills as there were.
 
-Exit code 1 if a message was lost or is there twice, or if a child was told of a failure that its
-death does not explain: one bookie of four away is nothing that a writer may fail for.
+Exit code 1 if a message was lost or is there twice, or if a child was told of anything but servers
+that do not answer (`Unavailable`, `Timeout`). That is counted: one bookie of four is little to fail
+for.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ class Tally:
     bookie_kills: int = 0
     bookie_freezes: int = 0
     points: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)  # told to children that nobody killed
+    failures: Counter[str] = field(default_factory=Counter)  # children were told: no answer
+    refusals: Counter[str] = field(default_factory=Counter)  # and of anything else
 
     @property
     def is_right(self) -> bool:
-        return self.lost == self.doubled == self.misplaced == 0 and not self.failures
+        return self.lost == self.doubled == self.misplaced == 0 and not self.refusals
 
 
 # --- the child: a writer that is told what to append
@@ -119,7 +121,7 @@ class Service:
             try:
                 self._say(f"ok {where} {ticket.result(0)}")
             except dlog.DlogError as error:  # not answered: it will be sent again
-                self._say(f"failed {type(error).__name__}")
+                self._say(_told_of(error))
 
         try:
             if self._by == "numbers":
@@ -134,6 +136,11 @@ class Service:
             self._say(f"there {where} {other.tail}")
         else:
             ticket.add_done_callback(answer)
+
+
+def _told_of(error: Exception) -> str:
+    passes = isinstance(error, (dlog.Unavailable, dlog.Timeout))
+    return f"{'failed' if passes else 'refused'} {type(error).__name__}"
 
 
 # --- the parent: what it has to append, and what it was told
@@ -181,6 +188,8 @@ class Source:
                 self._tally.points[words[0]] += 1
             elif what == "failed":
                 self._tally.failures[words[0]] += 1
+            elif what == "refused":
+                self._tally.refusals[words[0]] += 1
             return
         message = int(words[0]), int(words[1])
         self._tally.there += what == "there"
@@ -210,7 +219,7 @@ class Child:
                 status = 0
             except (dlog.DlogError, OSError) as error:
                 sys.stderr.write(f"a child ended: {error!r}\n")
-                os.write(their_answers, f"failed {type(error).__name__}\n".encode())
+                os.write(their_answers, f"{_told_of(error)}\n".encode())
             finally:
                 os._exit(status)
         os.close(their_requests)
@@ -406,7 +415,7 @@ def main() -> None:
         )
     if bookies is not None:
         print(f"{tally.bookie_kills} kills of bookies, {tally.bookie_freezes} frozen")
-    for failure, count in tally.failures.items():
+    for failure, count in (tally.failures + tally.refusals).items():
         print(f"{count} times a child was told of {failure}")
     print(
         f"{tally.kills} kills at {len(tally.points)} places, {tally.messages} messages in "

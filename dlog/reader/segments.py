@@ -132,11 +132,13 @@ class SegmentView:
         while True:
             try:
                 return (yield from self._descend(self.meta.pages, wanted, maybe, newest))
-            except NotFound as error:
+            except (NotFound, Corrupt) as error:
                 # A truncation puts others in the place of pages: what we go by is old. Or it is our
-                # own doing, and newer than our last sync.
+                # own doing, or a repair's, and newer than our last sync.
                 if not (yield from self.changes()):
                     if is_newest:
+                        if isinstance(error, Corrupt):
+                            raise
                         raise Corrupt(
                             f"log {self.name!r}: a page of its list is missing: {error}",
                             log=self.name,

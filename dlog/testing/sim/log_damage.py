@@ -35,6 +35,7 @@ class Damage:
         self._meta = scene.meta
         self._lost: dict[str, bytes] = {}  # pages that are damaged now: what they should say
         self._hurt: set[str] = set()  # pages that ever were
+        self._put_there: set[tuple[str, bytes]] = set()
         self._is_mended = False  # nothing is wrong any more, and nothing more is done
         self._wrong: dict[int, dict[Sealed, Sealed]] = {}  # by segment: what was listed, the truth
         scene.oracle.damage = self
@@ -75,6 +76,7 @@ class Damage:
         self._hurt.add(path)
         self._world.note(f"{path} is damaged: {how}")
         self._world.mark(f"damage: a page is {how}")
+        self._put_there.add((path, wrong))
         self._put(path, None if how == "lost" else wrong)
 
     def _named(self, refs: tuple[PageRef, ...]) -> list[str]:
@@ -141,7 +143,7 @@ class Damage:
 
     def is_of(self, path: str, raw: bytes) -> bool:
         """Are these bytes our doing? A stranger may have stored them again."""
-        return path in self._lost and raw != self._lost[path] and self._is_wrong(path)
+        return (path, raw) in self._put_there
 
     def spoils(self, ref: PageRef) -> bool:
         """Does the reference sum up what was listed wrongly?"""

@@ -81,13 +81,11 @@ class FsckOracle:
         tops = [(each.level, each.number) for each in meta.pages]
         if also_doomed:
             tops += [(each.level, each.number) for each in meta.deleting_pages]
-        spans = self._oracle.spans
-        for top in tops:
+        while tops:
+            top = tops.pop()
             if at == top:
                 return True
-            first, last = spans[top]
-            if at[0] < top[0] and first <= at[1] <= last:
-                return True
+            tops += self._oracle.below.get(top, ())
         return False
 
 

@@ -38,8 +38,8 @@ UNTOLD_MAX = 4  # segments that ended, until the next compare-and-set
 BEFORE_ALL = MessageId(-1, -1, -1)
 NO_POINT = Point()
 _KNOWN = (
-    "handles by_value acked_id acked_seq tail_id last_acked spans was_terminated "
-    "taken _now _paged _numbers _number_of _sealed _ends _at _listed"
+    "handles by_value acked_id acked_seq tail_id last_acked spans below "
+    "was_terminated taken _now _paged _numbers _number_of _sealed _ends _at _listed"
 ).split()
 
 
@@ -100,6 +100,7 @@ class LogOracle:
         self.tail_id: dict[str, MessageId] = {}  # the same as ids
         self.heads = HeadOracle(self)
         self.spans: dict[tuple[int, int], tuple[int, int]] = {}  # of pages: first and last segment
+        self.below: dict[tuple[int, int], set[tuple[int, int]]] = {}  # the pages that a page names
         self._now: LogMeta | None = None  # the log meta as it truly is
         self._paged: dict[int, Segment] = {}
         self._numbers: dict[int, int] = {}  # segment number -> ledger id, for ever
@@ -149,6 +150,7 @@ class LogOracle:
         if level:
             refs = refs_from_bytes(raw, where=name)
             self.spans[int(level), int(number)] = refs[0].number, refs[-1].last_number
+            self.below[int(level), int(number)] = {(ref.level, ref.number) for ref in refs}
         else:
             segments = self._true(page_from_bytes(raw, where=name))
             for segment in segments:

@@ -92,6 +92,7 @@ ROOMS = (
     "log_fsck",
     "log_standbys",
     "log_numbers",
+    "log_repair",
     "ledger",
     "drivers",
 )
