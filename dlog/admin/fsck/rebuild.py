@@ -96,14 +96,17 @@ def _until(segment: Segment, time_us: int) -> Segment:
 
 
 def proven_refs(ref: PageRef, below: Iterable[PageRef]) -> tuple[PageRef, ...] | None:
-    """The refs of a page of a higher level, or None."""
+    """The refs of a page of a higher level, or None. What does not continue the one before it was
+    left by somebody who cut the list elsewhere, and did not come to name it."""
     by_number = {each.number: each for each in below if each.level == ref.level - 1}
     chain: list[PageRef] = []
     for number in sorted(by_number):
         each = by_number[number]
         if ref.number <= each.number and each.last_number <= ref.last_number:
-            if chain and each.base_seq != chain[-1].next_seq:
-                return None
+            if chain and (
+                each.base_seq != chain[-1].next_seq or each.number <= chain[-1].last_number
+            ):
+                continue
             chain.append(each)
     refs = tuple(chain)
     if not refs or PageRef.of_pages(refs) != ref:

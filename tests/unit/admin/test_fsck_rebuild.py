@@ -73,3 +73,12 @@ def test_a_segment_that_lost_its_end_was_listed_by_what_it_lost() -> None:
     assert proven is not None
     assert PageRef.of_segments(proven) == later
     assert proven[:-1] == SEGMENTS[:-1]
+
+
+def test_a_page_below_that_nobody_ever_named_is_passed_over() -> None:
+    """Somebody cut the list elsewhere, and lost."""
+    first, second = PageRef.of_segments(SEGMENTS[:2]), PageRef.of_segments(SEGMENTS[2:])
+    ref = PageRef.of_pages((first, second))
+    across = PageRef.of_segments(SEGMENTS[1:3])
+    assert proven_refs(ref, [first, across, second]) == (first, second)
+    assert proven_refs(ref, [first, across]) is None
