@@ -29,7 +29,7 @@ INVARIANTS, SECURITY = ROOT / "docs" / "INVARIANTS.md", ROOT / "SECURITY.md"
 ROW = re.compile(r"^\| (?P<ids>[^|]+) \| (?P<told>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
 COMMAND_LINE_PAGE = ROOT / "docs" / "how-to" / "command-line.md"
 MAKE_TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-RUN_S = 50
+RUN_S = 110  # one of them starts Spark
 SESSION_S = 110  # one of them starts a cluster
 
 
@@ -70,6 +70,7 @@ def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.timeout(RUN_S + 10)
 @pytest.mark.parametrize("page", with_language("python"), ids=name)
 def test_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
     """All blocks of a page, in order, as one program, each at its own line for tracebacks."""
