@@ -23,6 +23,8 @@ from dlog._version import __version__
 
 if TYPE_CHECKING:
     from dlog import aio
+    from dlog.admin.discard import Discarded
+    from dlog.admin.publish import Publication
     from dlog.copying.progress import CopyProgress
     from dlog.errors import (
         AlreadyExists,
@@ -61,13 +63,17 @@ if TYPE_CHECKING:
     from dlog.secret import Secret
     from dlog.sync.client import Client, connect, open_reader, open_standby, open_writer
     from dlog.sync.copies import copy_log
+    from dlog.sync.jobs import JobSegment
     from dlog.sync.reader import Reader
     from dlog.sync.standby import Standby
     from dlog.sync.writer import Writer
+    from dlog.writer.filled import FilledSegment
     from dlog.writer.tickets import IdRun, Ticket
     from dlog.writer.times import TakeoverTimes
 
 _HOMES = {
+    "dlog.admin.discard": "Discarded",
+    "dlog.admin.publish": "Publication",
     "dlog.copying.progress": "CopyProgress",
     "dlog.errors": (
         "AlreadyExists AuthError Broken BufferFull ConfigError Conflict Corrupt DlogError Fenced "
@@ -84,9 +90,11 @@ _HOMES = {
     "dlog.secret": "Secret",
     "dlog.sync.client": "Client connect open_reader open_standby open_writer",
     "dlog.sync.copies": "copy_log",
+    "dlog.sync.jobs": "JobSegment",
     "dlog.sync.reader": "Reader",
     "dlog.sync.standby": "Standby",
     "dlog.sync.writer": "Writer",
+    "dlog.writer.filled": "FilledSegment",
     "dlog.writer.tickets": "IdRun Ticket",
     "dlog.writer.times": "TakeoverTimes",
 }
@@ -102,12 +110,15 @@ __all__ = [
     "Conflict",
     "CopyProgress",
     "Corrupt",
+    "Discarded",
     "DlogError",
     "Fenced",
+    "FilledSegment",
     "ForkedHandle",
     "FormatError",
     "Handle",
     "IdRun",
+    "JobSegment",
     "Lag",
     "LeaseLost",
     "LedgerPart",
@@ -122,6 +133,7 @@ __all__ = [
     "Outcome",
     "Position",
     "Present",
+    "Publication",
     "Reader",
     "ReaderClosed",
     "Reason",

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlog.client import Client, Opening, connect
+from dlog.client import Client, connect
 from dlog.copies import copy_log
 from dlog.metrics import NO_METRICS, Metrics
+from dlog.opening import Opening
 from dlog.options import LogOptions, TailMode
 from dlog.reader.places import Start
 from dlog.reader.reader import Reader
 from dlog.standby.standby import Standby
+from dlog.writer.job_segment import JobSegment
 from dlog.writer.tickets import IdRun, Ticket
 from dlog.writer.writer import Writer
 
 __all__ = [
     "Client",
     "IdRun",
+    "JobSegment",
     "Reader",
     "Standby",
     "Ticket",

@@ -7,11 +7,11 @@ import asyncio
 import dataclasses
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from dlog import uri
 from dlog.admin.admin import Admin
@@ -35,6 +35,7 @@ from dlog.ids import Token, check_log_name
 from dlog.meta.attended import AttendedMetaStore
 from dlog.meta.layout import FORMAT_VERSION, Layout
 from dlog.metrics import NO_METRICS, Metrics
+from dlog.opening import Opening
 from dlog.options import LogOptions, ReaderOptions, TailMode, WriterOptions, options_from
 from dlog.reader.looks import Looks
 from dlog.reader.message import MessageBatch
@@ -60,31 +61,6 @@ _H = TypeVar("_H", Writer, Reader, Standby)
 _memory_worlds: dict[str, tuple[MemoryTree, MemoryLedgers]] = {}
 
 
-class Opening(Generic[_H]):
-    """What opening returns: `await` it for the handle, or use it in `async with`."""
-
-    def __init__(self, opening: Any) -> None:
-        self._opening = opening
-        self._handle: _H | None = None
-
-    def __await__(self) -> Generator[Any, None, _H]:
-        return self._opening.__await__()  # type: ignore[no-any-return]
-
-    async def __aenter__(self) -> _H:
-        self._handle = await self._opening
-        await self._handle.__aenter__()
-        return self._handle
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._handle is not None
-        await self._handle.__aexit__(kind, error, trace)
-
-
 class Client:
     """One connection to where logs are kept. Belongs to the event loop it was made on."""
 
@@ -92,11 +68,13 @@ class Client:
         self.url = str(url)
         self._metrics = metrics
         self._url = url
-        self.admin = Admin(self._stores, self._apart, self._new_log_options, url.where)
         self._opened: Stores | None = None
         self._opening = asyncio.Lock()
         self._openings = Calls(
             lambda: ConfigError("this client is closed", outcome=Outcome.UNKNOWN)
+        )
+        self.admin = Admin(
+            self._stores, self._apart, self._new_log_options, url.where, self._openings.run
         )
         # In the order of their opening.
         self._handles: weakref.WeakValueDictionary[int, _Handle] = weakref.WeakValueDictionary()
@@ -354,6 +332,7 @@ class Client:
         failure: DlogError | None = None
         await self._openings.cut_short()
         try:
+            failure = await self.admin.give_up_segments()
             closed: dict[int, _Handle] = {}
             # A standby that is closed while it takes over may leave one more: its writer.
             while left := [each for each in self._handles.values() if id(each) not in closed]:

@@ -54,6 +54,12 @@ DELETION_GRACE_S_DEFAULT = 3600  # readers that are behind have so long to come 
 COLLECT_AT_ONCE = 64  # ledgers that are deleted, and then forgotten by one compare-and-set
 # A log's metadata as one document: of a million segments, and some.
 META_DOCUMENT_BYTES_MAX = 512 * MIB
+# Segments that one publication lists, all in one compare-and-set: with what may stand in the node
+# beside them they stay below its bound. And queries whose last batch a log remembers.
+PUBLISHED_SEGMENTS_MAX = 512
+PUBLISHED_QUERIES_MAX = 64
+PUBLISHED_QUERY_CHARS_MAX = 128
+PUBLISHED_LOOKS_AT_ONCE = 16  # ledgers
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 
 # Planning ranges (`admin.plan_ranges`): what one task reads, large beside what a task costs (63 ms

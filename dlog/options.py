@@ -139,6 +139,19 @@ class WriterOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FillOptions:
+    """How a job fills its segment: what these say of a writer, they say of it."""
+
+    entry_bytes: int = limits.ENTRY_BYTES_DEFAULT
+    window_bytes: int = limits.WINDOW_BYTES_DEFAULT
+    window_entries: int = limits.WINDOW_ENTRIES_DEFAULT
+    codec: CodecName = "none"
+
+    def __post_init__(self) -> None:
+        WriterOptions(**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
     """One reader's ways."""
 
@@ -237,7 +250,7 @@ class ClientOptions:
         )
 
 
-_Options = TypeVar("_Options", LogOptions, WriterOptions, ReaderOptions, ClientOptions)
+_Options = TypeVar("_Options", LogOptions, WriterOptions, FillOptions, ReaderOptions, ClientOptions)
 
 
 def options_from(kind: type[_Options], given: Mapping[str, Any]) -> _Options:

@@ -152,6 +152,23 @@ COPY_POINTS = frozenset(
     }
 )
 
+# Of segments that jobs fill, and of publishing them.
+JOB_POINTS = frozenset(
+    {
+        "job.created",
+        "job.born",
+        "job.closed",
+        "job.deleted",  # given up, or it stayed empty
+        "publish.claimed",
+        "publish.looked",  # once more at what is to be listed
+        "publish.page_written",
+        "publish.committed",
+        "discard.marked",  # from now on nobody may list it
+        "discard.deleted",
+        "discard.forgotten",
+    }
+)
+
 _KNOWN = (
     POINTS
     | LIFE_POINTS
@@ -160,6 +177,7 @@ _KNOWN = (
     | MOVE_POINTS
     | REPAIR_POINTS
     | COPY_POINTS
+    | JOB_POINTS
 )
 _listener: Callable[[str, str], None] | None = None
 

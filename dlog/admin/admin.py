@@ -15,6 +15,7 @@ from dlog.admin.fsck.repair import repair
 from dlog.admin.fsck.report import RepairReport, Report, Step
 from dlog.admin.fsck.run import FsckOptions, fsck
 from dlog.admin.holds import Holding, check_note, drop_hold, put_hold
+from dlog.admin.jobs import Jobs, UnlessClosed
 from dlog.admin.moves import GetStores, MetaMoves
 from dlog.admin.plan import Sizes
 from dlog.admin.ranges import Wanted, plan_ranges
@@ -73,7 +74,7 @@ Found = TypeVar("Found")
 StoresApart = Callable[[], AbstractAsyncContextManager[Stores]]
 
 
-class Admin(MetaMoves):
+class Admin(MetaMoves, Jobs):
     """Looks at logs, makes, truncates, ends and removes them."""
 
     def __init__(
@@ -82,8 +83,10 @@ class Admin(MetaMoves):
         apart: StoresApart,
         new_log_options: Callable[[Mapping[str, Any]], LogOptions],
         where: str,
+        unless_closed: UnlessClosed,
     ) -> None:
-        super().__init__(stores, where)
+        MetaMoves.__init__(self, stores, where)
+        Jobs.__init__(self, stores, unless_closed)
         self._apart = apart
         self._new_log_options = new_log_options
 

@@ -87,7 +87,7 @@ def _summarize(view: SegmentView) -> Procedure[LogSummary]:
     last_time_us = None
     if tail.entered is not None and tail.last_entry >= 0:
         header = yield from header_of(tail.entered.segment.ledger_id, tail.last_entry)
-        last_time_us = header.last_timestamp_us
+        last_time_us = max(header.last_timestamp_us, tail.entered.segment.not_before_us)
     return LogSummary(
         name=view.name,
         state=meta.state.value,

@@ -43,6 +43,10 @@ class Layout:
         """Ephemeral, of one writer handle: it is there as long as that handle's process is."""
         return f"{self.log(name)}/writer/{token}"
 
+    def job(self, name: str, token: str) -> str:
+        """Ephemeral, of a job that fills a ledger of the log."""
+        return f"{self.log(name)}/jobs/{token}"
+
 
 @functools.lru_cache(maxsize=LOGS_KEPT)
 def _log_node(name: str) -> str:

@@ -14,6 +14,8 @@ from dlog.errors import FormatError
 from dlog.ids import NO_ENTRY, NO_LEDGER
 from dlog.meta.json_fields import flat, the_int, the_value
 
+ANY_TIME = -(1 << 63)  # in microseconds: none is older
+
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
@@ -36,6 +38,13 @@ class Segment:
     epoch: int
     sealed: Sealed | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    is_job: bool = False  # filled by a job and published: sealed from the first, without a seam
+
+    @property
+    def not_before_us(self) -> int:
+        """Of a published segment: messages that are older count as written then, so that the log's
+        clock does not go back. Else older than any time."""
+        return self.sealed.first_time_us if self.is_job and self.sealed is not None else ANY_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +219,7 @@ class DoomedPage:
 
 
 _SEALED_FIELDS = tuple(f.name for f in dataclasses.fields(Sealed))
-_SEGMENT_FIELDS = frozenset({"number", "ledger_id", "epoch", *_SEALED_FIELDS})
+_SEGMENT_FIELDS = frozenset({"number", "ledger_id", "epoch", "job", *_SEALED_FIELDS})
 
 
 def segment_fields(segment: Segment) -> dict[str, Any]:
@@ -222,6 +231,8 @@ def segment_fields(segment: Segment) -> dict[str, Any]:
     }
     if segment.sealed is not None:
         fields.update(flat(segment.sealed))
+    if segment.is_job:
+        fields["job"] = True
     return fields
 
 
@@ -249,10 +260,13 @@ def _segment(raw: object, where: str) -> Segment:
     sealed = None
     if "last_entry" in raw:
         sealed = the_value(Sealed, {name: raw.get(name) for name in _SEALED_FIELDS}, where)
+    if "job" in raw and (raw["job"] is not True or sealed is None):
+        raise FormatError(f"{where}: a segment of a job says so, and is sealed")
     return Segment(
         the_int(raw, "number", where),
         the_int(raw, "ledger_id", where),
         the_int(raw, "epoch", where),
         sealed,
         {k: v for k, v in raw.items() if k not in _SEGMENT_FIELDS},
+        "job" in raw,
     )

@@ -46,10 +46,14 @@ from dlog.meta.listed import (
     segments_from,
 )
 from dlog.meta.pages import Cut, Held, next_cut
+from dlog.meta.published import NOT_NEEDED, Published, PublishedBatch
 from dlog.options import LogOptions
 
 FORMAT = 1
-_KNOWN_NEEDS: frozenset[str] = frozenset()
+# A log into which a job published: who does not know of its segments would miss what stands before
+# them.
+_JOBS = "jobs"
+_KNOWN_NEEDS = frozenset({_JOBS})
 UNSEALED_MAX = 2
 
 
@@ -82,6 +86,7 @@ class LogMeta:
     producers: bool = False  # some messages carry the number of their producer
     copy_of: CopyOf | None = None
     moved_to: MovedTo | None = None  # exactly when the state is MOVED
+    published: Published = field(default_factory=Published)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -168,8 +173,12 @@ class LogMeta:
             sealed.base_seq == self.end.next_seq, "no seq is lost or given twice", sealed, self.end
         )
         done = dataclasses.replace(unsealed[0], sealed=sealed)
+        published = self.published
+        if sealed.next_seq > sealed.base_seq:  # the numbers of producers stand there by now
+            published = dataclasses.replace(published, producers_at=NOT_NEEDED)
         return dataclasses.replace(
             self,
+            published=published,
             segments=tuple(done if s.number == number else s for s in self.segments),
             end=End(
                 number, done.ledger_id, sealed.last_entry, sealed.next_seq, sealed.last_time_us
@@ -189,6 +198,47 @@ class LogMeta:
             segments=tuple(s for s in self.segments if s.number != number),
             deleting=(*self.deleting, Doomed(gone.ledger_id, now_us)),
         )
+
+    def filled(self, ledger_id: int, sealed: Sealed) -> LogMeta:
+        """The next segment is `ledger_id`, which a job filled and closed."""
+        check(
+            ledger_id > self.ledger_floor,
+            "listed ledger ids only grow",
+            ledger_id,
+            self.ledger_floor,
+        )
+        check(not self.unsealed, "what a job filled stands behind what is sealed", self.unsealed)
+        follows = sealed.base_seq == self.end.next_seq < sealed.next_seq
+        check(follows, "no seq is lost or given twice", sealed, self.end)
+        risen = self.end.last_time_us <= sealed.first_time_us <= sealed.last_time_us
+        check(risen, "the clock of a log never goes back", sealed, self.end)
+        number = self.next_number
+        segment = Segment(number, ledger_id, self.epoch, sealed, is_job=True)
+        return dataclasses.replace(
+            self,
+            segments=(*self.segments, segment),
+            next_number=number + 1,
+            ledger_floor=ledger_id,
+            end=End(number, ledger_id, sealed.last_entry, sealed.next_seq, sealed.last_time_us),
+        )
+
+    def noted(self, batch: PublishedBatch) -> LogMeta:
+        """This batch is there."""
+        check(self.state is LogState.OPEN, "only into an open log is published", self.state)
+        at = self._last_with_messages()
+        if at is None and self.published.producers_at == NOT_NEEDED and self.pages:
+            at = self.pages[-1].number  # it stands in the last page, as far as anybody knows
+        published = self.published.noted(batch)
+        if self.producers and at is not None:
+            published = dataclasses.replace(published, producers_at=at)
+        return dataclasses.replace(self, published=published)
+
+    def discarded(self, ledgers: tuple[int, ...], now_us: int) -> LogMeta:
+        """These ledgers, which a job filled and nobody ever listed, wait for their deletion: from
+        now on nobody may."""
+        check(all(each > self.ledger_floor for each in ledgers), "never listed", ledgers)
+        doomed = tuple(Doomed(ledger_id, now_us) for ledger_id in ledgers)
+        return dataclasses.replace(self, deleting=self.deleting + doomed)
 
     def next_cut(self) -> Cut | None:
         """The page that is due, when the inline list or that of pages grew long."""
@@ -230,8 +280,10 @@ class LogMeta:
         pages, doomed_pages = self.pages, self.deleting_pages
         numbered = self.producers and self.state is LogState.OPEN
         last = self._last_with_messages() if numbered else None
+        kept_from = self.kept_from
         while pages and point.covers_page(pages[0]):
             is_needed = numbered and last is None and len(pages) == 1
+            is_needed |= kept_from is not None and pages[0].last_number >= kept_from
             if len(doomed_pages) >= limits.META_DELETING_PAGES_MAX or is_needed:
                 break
             doomed_pages += (DoomedPage(pages[0].number, pages[0].level, now_us),)
@@ -240,6 +292,8 @@ class LogMeta:
         while not pages and segments and point.covers(segments[0]):
             if len(doomed) >= limits.META_DELETING_MAX or segments[0].number == last:
                 break
+            if kept_from is not None and segments[0].number >= kept_from:
+                break
             doomed += (Doomed(segments[0].ledger_id, now_us),)
             segments = segments[1:]
         return dataclasses.replace(
@@ -247,10 +301,19 @@ class LogMeta:
         )
 
     def _last_with_messages(self) -> int | None:
-        """Of the inline segments that are sealed and hold messages, the newest one's number."""
-        ends = ((s.number, s.sealed) for s in reversed(self.segments) if s.sealed is not None)
-        holding = (number for number, end in ends if end.next_seq > end.base_seq)
+        """Of the inline segments that are sealed and hold messages, the newest one's number. In
+        those of jobs the numbers of producers do not stand."""
+        ends = ((s.number, s.sealed) for s in reversed(self.segments) if not s.is_job)
+        holding = (n for n, end in ends if end is not None and end.next_seq > end.base_seq)
         return next(holding, None)
+
+    @property
+    def kept_from(self) -> int | None:
+        """The segment with this number, and what is behind it, stays in the list, truncated or not:
+        the numbers of producers stand there, and behind it are only segments of jobs."""
+        numbered = self.producers and self.state is LogState.OPEN
+        at = self.published.producers_at
+        return at if numbered and at != NOT_NEEDED else None
 
     def trimmed(
         self,
@@ -324,7 +387,12 @@ class LogMeta:
         left = self.deleting or self.deleting_pages or self.pages or self.segments
         check(not left, "a tombstone holds no ledger", self.uid)
         return dataclasses.replace(
-            self, state=LogState.DELETED, hand_over=None, truncate_before=Point(), producers=False
+            self,
+            state=LogState.DELETED,
+            hand_over=None,
+            truncate_before=Point(),
+            producers=False,
+            published=Published(),
         )
 
     def reborn(self, uid: str, options: LogOptions) -> LogMeta:
@@ -401,7 +469,7 @@ class LogMeta:
         fields: dict[str, Any] = {
             **extra,
             "format": FORMAT,
-            "needs": [],
+            "needs": [_JOBS] if self.published != Published() else [],
             "uid": self.uid,
             "state": self.state.value,
             "epoch": self.epoch,
@@ -425,6 +493,8 @@ class LogMeta:
             fields["copy_of"] = flat(self.copy_of)
         if self.moved_to is not None:
             fields["moved_to"] = flat(self.moved_to)
+        if self.published != Published():
+            fields["published"] = self.published.fields()
         raw = dump(fields)
         if len(raw) > limits.META_NODE_BYTES_MAX:
             raise TooLarge(
@@ -455,6 +525,7 @@ class LogMeta:
             state = LogState(fields.get("state"))
         except (ConfigError, ValueError) as error:
             raise FormatError(f"{where}: {error}") from None
+        published = fields.get("published")
         moved = None if moved_to is None else the_value(MovedTo, moved_to, where)
         if (state is LogState.MOVED) != (moved is not None):
             raise FormatError(f"{where}: a log that moved says where to, and no other log does")
@@ -484,6 +555,9 @@ class LogMeta:
             producers=the_bool(fields, "producers", where),
             copy_of=None if copy_of is None else the_value(CopyOf, copy_of, where),
             moved_to=moved,
+            published=(
+                Published() if published is None else Published.from_fields(published, where)
+            ),
             extra={**extra, "options": newer_options} if newer_options else extra,
         )
 

@@ -9,6 +9,7 @@ a crash before that leaves pages below the head that nothing names, and the coll
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,7 +116,7 @@ def _shorten_first(site: Site, seen: Seen, meta: LogMeta) -> Procedure[Shortened
     if not meta.pages or not point.reaches_into(meta.pages[0]) or point.covers_page(meta.pages[0]):
         return None
     cut = yield from of_its_pages(
-        site, seen, lambda: shorten(site, meta.pages[0], meta.truncate_before)
+        site, seen, lambda: shorten(site, meta.pages[0], meta.truncate_before, meta.kept_from)
     )
     return cut if cut is not None and cut.fits(meta) else None
 
@@ -142,16 +143,23 @@ def of_its_pages(
         raise Corrupt(what, log=site.name) from error
 
 
-def shorten(site: Site, first: PageRef, point: Point) -> Procedure[Shortened | None]:
+def shorten(
+    site: Site, first: PageRef, point: Point, kept_from: int | None = None
+) -> Procedure[Shortened | None]:
     """Reads the page and, of those in it, the one that the point reaches into, down to a leaf. None
-    when no segment of it is covered."""
+    when no segment of it is covered. What is `kept_from` that number on stays anyhow."""
+
+    def goes(each: PageRef) -> bool:
+        is_free = kept_from is None or each.last_number < kept_from
+        return is_free and point.covers_page(each)
+
     gone_pages: list[PageRef] = []
     after: list[PageRef] = []  # what stays, right of the way down
     obsolete = [first]
     ref: PageRef | None = first
     while ref is not None and ref.level > 0:
         refs = yield from read_refs(site.name, site.layout, ref)
-        stay = next((i for i, each in enumerate(refs) if not point.covers_page(each)), len(refs))
+        stay = next((i for i, each in enumerate(refs) if not goes(each)), len(refs))
         gone_pages += refs[:stay]
         after[:0] = refs[stay + 1 :]
         ref = refs[stay] if stay < len(refs) else None
@@ -160,7 +168,8 @@ def shorten(site: Site, first: PageRef, point: Point) -> Procedure[Shortened | N
     if ref is None:
         return Shortened(first, tuple(after), (), (), tuple(gone_pages), tuple(obsolete))
     segments = yield from read_segments(site.name, site.layout, ref)
-    stay = next((i for i, each in enumerate(segments) if not point.covers(each)), len(segments))
+    free = (s for s in segments if kept_from is None or s.number < kept_from)
+    stay = sum(1 for _ in itertools.takewhile(point.covers, free))
     if stay == 0:
         if not gone_pages:
             return None

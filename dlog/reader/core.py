@@ -349,6 +349,8 @@ class ReaderCore:
     ) -> None:
         segment, place = entered.segment, self.place
         entry = decode(buffer, where=f"ledger {segment.ledger_id} entry {entry_id}")
+        if segment.is_job:
+            entry.not_before(segment.not_before_us)
         entry_seq = entered.base_seq + entry.first_seq
         if place.seq is not None and entry_seq + place.idx != place.seq:
             raise misplaced(segment.ledger_id, entry_id, entry_seq + place.idx, place.seq)

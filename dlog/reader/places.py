@@ -360,8 +360,9 @@ def find_time(view: SegmentView, time_us: int) -> Procedure[Place]:
 def _in_segment_by_time(
     view: SegmentView, entered: Entered, time_us: int
 ) -> Procedure[Place | None]:
+    least_us = entered.segment.not_before_us
     entry_id, header = yield from _first_entry(
-        view, entered, lambda h: h.last_timestamp_us >= time_us
+        view, entered, lambda h: max(h.last_timestamp_us, least_us) >= time_us
     )
     last_entry = yield from last_entry_of(view, entered)
     while header is not None and header.count == 0 and entry_id < last_entry:  # a control entry
@@ -408,4 +409,5 @@ def _index_by_time(entered: Entered, entry_id: int, time_us: int) -> Procedure[i
     ledger_id = entered.segment.ledger_id
     raw = yield ReadRun(ledger_id, entry_id, entry_id, 1)
     entry = decode(raw[0], where=f"ledger {ledger_id} entry {entry_id}")
+    entry.not_before(entered.segment.not_before_us)
     return next(i for i, at in enumerate(entry.timestamps_us()) if at >= time_us)

@@ -36,6 +36,7 @@ from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start
 from dlog.reader.ranges import LedgerRange, RangeCount
 from dlog.reader.resolve import Resolved
+from dlog.sync.jobs import Jobs
 from dlog.sync.moves import MetaMoves
 from dlog.sync.portal import Portal
 from dlog.sync.reader import Reader
@@ -166,11 +167,12 @@ class Client:
         raise ConfigError("a client cannot be pickled: pass its url and connect there")
 
 
-class Admin(MetaMoves):
+class Admin(MetaMoves, Jobs):
     """Looks at logs, makes, truncates, ends and removes them."""
 
     def __init__(self, inner: AsyncAdmin, portal: Portal) -> None:
-        super().__init__(inner, portal)
+        MetaMoves.__init__(self, inner, portal)
+        Jobs.__init__(self, inner, portal)
         self._inner = inner
 
     def create(self, name: str, **log_options: Any) -> LogDescription:

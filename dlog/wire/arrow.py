@@ -9,7 +9,7 @@ not: `decode` did.
 from __future__ import annotations
 
 import sys
-from struct import pack
+from struct import pack, unpack_from
 from typing import TYPE_CHECKING, Any
 
 from dlog.errors import Unsupported
@@ -97,10 +97,12 @@ def _headers(body: Any, entry: Entry) -> Any:
 
 
 def _timestamps(body: Any, entry: Entry) -> Any:
-    if entry._timestamps_at < 0:
+    if entry._timestamps_at < 0 or entry.base_timestamp_us == entry.last_timestamp_us:
         stamps = pa.py_buffer(pack("<q", entry.base_timestamp_us) * entry.count)
     else:
         stamps = _numbers(body, entry._timestamps_at, 8 * entry.count)
+        if unpack_from("<q", stamps)[0] != entry.base_timestamp_us:  # see `Entry.not_before`
+            stamps = pa.py_buffer(pack(f"<{entry.count}q", *entry.timestamps_us()))
     return pa.Array.from_buffers(_TIME, entry.count, [None, stamps])
 
 

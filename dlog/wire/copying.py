@@ -1,8 +1,9 @@
 """Entries on their way into another ledger: the same messages, numbered for their new place.
 
-What an entry says of its place is one number, the relative seq of its first message. Everything
-else is taken as it is stored, compressed or not, so that a copy costs no encoding, and what a later
-version may put behind the known columns comes along. Only a part of an entry is encoded anew.
+What an entry says of its place is one number, the relative seq of its first message, and its times,
+where the log counts them as later ones. Everything else is taken as it is stored, compressed or
+not, so that a copy costs no encoding, and what a later version may put behind the known columns
+comes along. Only a part of an entry is encoded anew.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ from dlog.wire.encode import encode
 def copied(entry: Entry, *, start: int, end: int, first_seq: int) -> list[Buffer]:
     """Messages `start` … `end`-1 of an entry, as an entry whose first relative seq is
     `first_seq`."""
-    if start == 0 and end == entry.count:
+    (stored_us,) = layout.TIME.unpack_from(entry.stored, layout.BASE_TIMESTAMP_AT)
+    is_one_time = entry.base_timestamp_us == entry.last_timestamp_us
+    has_its_times = stored_us == entry.base_timestamp_us
+    has_no_column = not entry.attributes & layout.HAS_TIMESTAMPS
+    if start == 0 and end == entry.count and (has_its_times or (is_one_time and has_no_column)):
         head = bytearray(entry.stored[: entry.header_bytes])
         layout.FIRST_SEQ.pack_into(head, layout.FIRST_SEQ_AT, first_seq)
+        layout.TIME.pack_into(head, layout.BASE_TIMESTAMP_AT, entry.base_timestamp_us)
+        layout.TIME.pack_into(head, layout.LAST_TIMESTAMP_AT, entry.last_timestamp_us)
         return [bytes(head), entry.stored[entry.header_bytes :]]
     if entry.attributes & layout.MAY_IGNORE:
         raise Unsupported(

@@ -124,7 +124,14 @@ class Entry(Header):
         """Never falling."""
         if self._timestamps_at < 0:
             return [self.base_timestamp_us] * self.count
-        return list(columns.unpack_numbers(self._body, self._timestamps_at, self.count))
+        times = list(columns.unpack_numbers(self._body, self._timestamps_at, self.count))
+        first_us = self.base_timestamp_us
+        return times if times[0] == first_us else [max(each, first_us) for each in times]
+
+    def not_before(self, time_us: int) -> None:
+        """Messages that are older count as written at this time."""
+        self.base_timestamp_us = max(self.base_timestamp_us, time_us)
+        self.last_timestamp_us = max(self.last_timestamp_us, time_us)
 
     def arrow_columns(self) -> dict[str, Any]:
         """pyarrow arrays `value`, `key`, `headers`, `timestamp`, `event_time`, over this buffer."""

@@ -24,6 +24,7 @@ from dlog.ledger.store import Buffer
 from dlog.meta.cas import Seen
 from dlog.meta.layout import Layout
 from dlog.meta.listed import Segment
+from dlog.meta.published import NOT_NEEDED
 from dlog.reader.segments import SegmentView
 from dlog.wire.batch import (
     ControlKind,
@@ -174,8 +175,14 @@ def count_producers(name: str, layout: Layout, opened: Seen, number: int) -> Pro
     view.seen = opened
     later: list[ProducerRow] = []  # newest first
     table: ProducerTable | None = None
+    published = opened.meta.published
     segment = yield from view.before(number)
     while segment is not None:
+        if segment.is_job:  # there they do not stand, nor behind where they were known to
+            last = published.producers_at
+            before = segment.number if last == NOT_NEEDED else min(segment.number, last + 1)
+            segment = yield from view.before(before)
+            continue
         assert segment.sealed is not None
         digest = opened.meta.digest
         table = yield from _read_back(segment, digest, segment.sealed.last_entry, later)

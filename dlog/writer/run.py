@@ -9,9 +9,11 @@ from typing import Any
 from dlog.errors import AlreadyExists, ConfigError, DlogError, Outcome
 from dlog.wire.batch import Headers
 from dlog.writer.arguments import (
+    EventTime,
     HeadersArg,
     Producer,
     as_bytes,
+    as_event_time_us,
     as_headers,
     payload_bytes,
     refuse_too_large,
@@ -22,7 +24,8 @@ from dlog.writer.tickets import IdRun
 
 BLOCK_MESSAGES = 8192  # looked at together
 
-Message = tuple[bytes | None, bytes | None, Headers | None]  # value, key, headers
+# Value, key, headers, event time.
+Message = tuple[bytes | None, bytes | None, Headers | None, int | None]
 
 
 class Run:
@@ -33,6 +36,7 @@ class Run:
         keys: Iterable[bytes | None] | None,
         headers: Iterable[HeadersArg | None] | None,
         *,
+        event_times: Iterable[EventTime | None] | None = None,
         producer: Producer | None = None,
         atomic: bool,
     ) -> None:
@@ -41,6 +45,7 @@ class Run:
         self._values = _iterate("values", values)
         self._keys = None if keys is None else _iterate("keys", keys)
         self._headers = None if headers is None else _iterate("headers", headers)
+        self._times = None if event_times is None else _iterate("event times", event_times)
         self._block: list[Any] = []
         self._sizes: list[int] | None = None
         self._at = 0
@@ -76,7 +81,8 @@ class Run:
         block = list(islice(self._values, BLOCK_MESSAGES))
         self._at = 0
         self._sizes = None
-        is_plain = self._keys is None and self._headers is None and self._producer is None
+        columns = (self._keys, self._headers, self._times, self._producer)
+        is_plain = all(each is None for each in columns)
         if is_plain and set(map(type, block)) <= {bytes}:
             self._sizes = [len(value) + MESSAGE_BYTES for value in block if value is not None]
             if block and max(self._sizes) > self._batcher.entry_bytes:
@@ -85,15 +91,21 @@ class Run:
         else:
             self._block = self._checked(block)
             for message in self._block:
-                refuse_too_large(1, payload_bytes(*message), len(message[2] or ()))
+                refuse_too_large(1, payload_bytes(*message[:3]), len(message[2] or ()))
         return bool(block)
 
     def _checked(self, values: list[Any]) -> list[Message]:
         keys = self._column(self._keys, "keys", len(values))
         headers = self._column(self._headers, "headers", len(values))
+        times = self._column(self._times, "event times", len(values))
         return [
-            (as_bytes("a value", value), as_bytes("a key", key), as_headers(pairs))
-            for value, key, pairs in zip(values, keys, headers, strict=True)
+            (
+                as_bytes("a value", value),
+                as_bytes("a key", key),
+                as_headers(pairs),
+                as_event_time_us(at),
+            )
+            for value, key, pairs, at in zip(values, keys, headers, times, strict=True)
         ]
 
     def _column(self, items: Iterator[Any] | None, what: str, count: int) -> list[Any]:
@@ -108,9 +120,11 @@ class Run:
     def _offer_singly(self) -> bool:
         block = self._block
         while self._at < len(block):
-            value, key, headers = block[self._at]
+            value, key, headers, at_us = block[self._at]
             try:
-                ticket = self._batcher.offer_marked(value, key, headers, producer=self._producer)
+                ticket = self._batcher.offer_marked(
+                    value, key, headers, at_us, producer=self._producer
+                )
             except AlreadyExists as there:
                 if self._pieces:  # somebody else sends with these numbers
                     raise
@@ -137,10 +151,10 @@ class Run:
         payload = pairs = 0
         while True:
             values = list(islice(self._values, BLOCK_MESSAGES))
-            for value, key, headers in self._checked(values):
+            for value, key, headers, at_us in self._checked(values):
                 payload += payload_bytes(value, key, headers)
                 pairs += len(headers or ())
-                batch.append(value, key, headers, None)
+                batch.append(value, key, headers, at_us)
             refuse_too_large(len(batch.values), payload, pairs)
             if len(values) < BLOCK_MESSAGES:
                 break
@@ -156,6 +170,10 @@ class Run:
         self._whole = taken
         self._pieces.append((self._whole, 0, len(self._whole.values)))
         return True
+
+    def forget(self) -> None:
+        """What was taken so far: nobody will ask for its ids."""
+        self._pieces.clear()
 
     def cut_short(self, error: DlogError) -> DlogError:
         """What to raise when no more of it is taken: of a run that began, some will be there,

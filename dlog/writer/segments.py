@@ -43,6 +43,13 @@ def standby_ledger(meta: LogMeta, *, token: str, now_us: int) -> Procedure[int]:
     return _born_ledger(meta, birth, {"role": b"standby"}, now_us, "standby")
 
 
+def job_ledger(meta: LogMeta, *, token: str, now_us: int) -> Procedure[int]:
+    """The same for a job, which fills it without holding the log: it has no seam, and is listed
+    only when it is closed."""
+    birth = Birth(meta.uid, "job", None, None, token)
+    return _born_ledger(meta, birth, {"role": b"job"}, now_us, "job")
+
+
 def _born_ledger(
     meta: LogMeta, birth: Birth, about: dict[str, bytes], now_us: int, room: str
 ) -> Procedure[int]:
@@ -138,7 +145,8 @@ def read_segment(meta: LogMeta, segment: Segment, closed: ClosedLedger) -> Proce
 
 def check_birth(raw: Buffer, segment: Segment, uid: str) -> None:
     """`Corrupt` unless entry 0 proves that this ledger was made for this place: by the writer of
-    that epoch, or by a standby of the log, which could not know its place yet."""
+    that epoch, or by a standby of the log, which could not know its place yet; a published one by a
+    job of the log."""
     where = f"ledger {segment.ledger_id} entry {BIRTH_ENTRY}"
     entry = decode(raw, where=where)
     if entry.control is not ControlKind.BIRTH:
@@ -148,7 +156,8 @@ def check_birth(raw: Buffer, segment: Segment, uid: str) -> None:
     birth = Birth.from_bytes(entry.control_body, where=where)
     place = (segment.number, segment.epoch)
     of_segment = birth.role == "segment" and (birth.number, birth.epoch) == place
-    if birth.log_uid != uid or not (of_segment or birth.role == "standby"):
+    is_right = birth.role == "job" if segment.is_job else of_segment or birth.role == "standby"
+    if birth.log_uid != uid or not is_right:
         raise Corrupt(
             f"{where} is the birth of a {birth.role} of log {birth.log_uid} (segment "
             f"{birth.number}, epoch {birth.epoch}), but in the list of log {uid} it is segment "

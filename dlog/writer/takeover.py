@@ -264,10 +264,10 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
             version = yield CreateNode(opening.path, wanted.to_bytes(), point="takeover.committed")
             after = Seen(wanted, version)
             # Only now: presence stands below the log's node, and would make an empty one.
-            yield from _be_present(opening)
+            yield from be_present(opening)
         else:
             replacing = _replace_once(opening, Seen(before, seen.version), wanted, ledger_id)
-            _, after = yield Together((_be_present(opening), replacing))
+            _, after = yield Together((be_present(opening), replacing))
     except (Conflict, AlreadyExists) as refused:
         if refused.outcome is Outcome.NOT_HAPPENED:
             yield from _not_listed(opening, ledger_id)
@@ -342,13 +342,13 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened | Non
     )
     try:
         # Presence is sent first: a rival who waits, and sees the claim, sees the claimant as well.
-        _, claimed = yield Together((_be_present(opening), claiming))
+        _, claimed = yield Together((be_present(opening), claiming))
     except _Overtaken:
         return None
     opening.stopwatch.lap("claim")
     unsealed = claimed.meta.unsealed
     fenced: list[float] = []
-    recoveries = [_recover(opening, claimed.meta, segment, fenced) for segment in unsealed]
+    recoveries = [recover_listed(opening, claimed.meta, segment, fenced) for segment in unsealed]
     *found, ledger_id = yield Together((*recoveries, _born(opening, claimed.meta)))
     trace.before("takeover.decided")
     decided = decide_end(claimed.meta.end, found)
@@ -392,7 +392,7 @@ def _holder(meta: LogMeta) -> str | None:
     return None if meta.writer is None else meta.writer.token
 
 
-def _recover(
+def recover_listed(
     opening: Opening, claimed: LogMeta, segment: Segment, fenced: list[float]
 ) -> Procedure[Found]:
     watch = opening.stopwatch
@@ -451,7 +451,7 @@ def _won(opening: Opening, ledger_id: int) -> None:
     opening.stopwatch.lap("commit")
 
 
-def _be_present(opening: Opening) -> Procedure[None]:
+def be_present(opening: Opening) -> Procedure[None]:
     """Where `if_dead` and `wait` look for us. Advice only: failing at it is no reason not to
     open."""
     path = opening.layout.presence(opening.name, opening.mark.token)

@@ -16,7 +16,7 @@ from typing import Any
 import dlog
 from dlog.sync.client import Admin, Client
 
-_WRAPPED = (dlog.Writer, dlog.Reader, dlog.Standby, Client, Admin)
+_WRAPPED = (dlog.Writer, dlog.Reader, dlog.Standby, dlog.JobSegment, Client, Admin)
 _END = object()
 
 

@@ -40,7 +40,7 @@ ROOMS = (
     Room(
         "floor",
         (
-            r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|nudge|calls|together|_version)",
+            r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|nudge|calls|together|opening|_version)",
             r"dlog\.(secret|tls|certificates|findings|reason|stalls)",
             r"dlog\.metrics(\.(sink|catalogue|flusher))?",
         ),
@@ -58,10 +58,10 @@ ROOMS = (
         (
             r"dlog\..*\.(core|policy)",
             r"dlog\..*\.core\..*",
-            r"dlog\.writer\.(batch|healing|pipe|producers|ready|reasons|retaining|rotation)",
+            r"dlog\.writer\.(batch|filled|healing|pipe|producers|ready|reasons|retaining|rotation)",
             r"dlog\.writer\.(segments|takeover|times)",
             r"dlog\.reader\.(horizon|lag|message|places|ranges|reasons|resolve|segments)",
-            r"dlog\.admin\.plan",
+            r"dlog\.admin\.(plan|publish)",
         ),
         _may("floor", "wire", "contracts", "effects", "meta values", "links"),
         _NO_IO,
@@ -70,7 +70,7 @@ ROOMS = (
     Room(
         "meta values",
         (
-            r"dlog\.meta\.(json_fields|layout|listed|pages|log_meta|cas|document)",
+            r"dlog\.meta\.(json_fields|layout|listed|pages|published|log_meta|cas|document)",
             r"dlog\.meta\.(holds|sweep|retention|truncation)",
         ),
         _may("floor", "contracts", "effects"),

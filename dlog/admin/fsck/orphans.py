@@ -4,6 +4,9 @@ and epoch it was made.
 It is not listed and never can be, if its id does not exceed every id that its log ever listed, or
 its epoch is over, or its log was removed. That needs no clock, and no word from whoever made it;
 only who may still be at deleting it (a standby, the writer of this epoch) is given a grace.
+What a job filled may be published as long as its id is above: it is nobody's when the job is not
+there any more, and nothing was added to it for the grace; deleting it takes a mark in the log meta
+first (`admin.discard`).
 Anything else may be in use this very moment, by a writer that has it ready, a standby, an opener:
 it is told of, and left alone. So is a ledger of a log that is not known here: another root may
 share the ledgers. And as long as anything is wrong with the list of a
@@ -24,7 +27,8 @@ from dlog.ledger.store import LedgerInfo
 from dlog.meta.log_meta import LogMeta, LogState
 
 APPLICATION = b"dlog"
-_STANDBY = b"standby"
+STANDBY = b"standby"
+JOB = b"job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Mark:
     number: int | None
     epoch: int | None
     age_s: float | None = None  # None: nobody knows
+    token: str = ""  # of whoever made it
+    is_present: bool = True  # a job, as far as anybody knows
 
 
 def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
@@ -49,6 +55,7 @@ def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
         _number(custom.get("number")),
         _number(custom.get("epoch")),
         None if info.made_us is None else (now_us - info.made_us) / 1e6,
+        custom.get("token", b"").decode("utf-8", "replace"),
     )
 
 
@@ -91,20 +98,24 @@ def judge(ledger_id: int, mark: Mark, owner: Owner, grace_s: float) -> Finding |
     where = Where(log=owner.name, ledger_id=ledger_id)
     why = _is_over(mark, owner.meta)
     if why is None and mark.age_s is not None and mark.age_s >= grace_s:
-        why = _is_below(ledger_id, mark, owner.meta)
+        left = mark.role == JOB and not mark.is_present
+        why = "the job that filled it left it" if left else _is_below(ledger_id, mark, owner.meta)
     if why is None:
         told = f"not listed (yet): it was made for {_made_for(mark)}, and may be in use"
         return Finding(Kind.MAYBE_IN_USE, Severity.NOTE, where, told)
     if not owner.is_sound:
         told = "in no list that could be read, and something is wrong with the list of its log"
         return Finding(Kind.MAYBE_IN_USE, Severity.NOTE, where, told)
-    told = f"it is in no list, and never will be: {why}"
+    never = "" if mark.role == JOB else ", and never will be"
+    told = f"it is in no list{never}: {why}"
     return Finding(Kind.ORPHAN, Severity.WARNING, where, told, Action.DELETE_LEDGER)
 
 
 def _made_for(mark: Mark) -> str:
-    if mark.role == _STANDBY:
+    if mark.role == STANDBY:
         return "a standby"
+    if mark.role == JOB:
+        return "a job"
     if mark.role:
         return f"the role {mark.role.decode('utf-8', 'replace')}"
     return f"segment {mark.number}, epoch {mark.epoch}"
@@ -112,7 +123,7 @@ def _made_for(mark: Mark) -> str:
 
 def _is_over(mark: Mark, meta: LogMeta) -> str | None:
     """Nobody can list it, and nobody needs to know of it."""
-    if mark.role not in (b"", _STANDBY):
+    if mark.role not in (b"", STANDBY):
         return None  # who made it knows what for
     if meta.state in (LogState.TERMINATED, LogState.DELETING, LogState.DELETED):
         return f"its log is {meta.state.value}"
@@ -123,6 +134,6 @@ def _is_over(mark: Mark, meta: LogMeta) -> str | None:
 
 def _is_below(ledger_id: int, mark: Mark, meta: LogMeta) -> str | None:
     """Nobody can list it; who made it may be about to delete it."""
-    if mark.role not in (b"", _STANDBY) or ledger_id > meta.ledger_floor:
+    if mark.role not in (b"", STANDBY) or ledger_id > meta.ledger_floor:
         return None
     return f"ledger {meta.ledger_floor} was listed, and ids only grow"

@@ -89,7 +89,10 @@ class _Repair:
     async def delete_ledger(self) -> _Said:
         now_us = self.stores.clock.wall_us()
         layout = self.stores.layout
-        return await self.driver.run(delete_orphan(self.name, layout, self.ledger_id, now_us))
+        chance = self.stores.chance
+        return await self.driver.run(
+            delete_orphan(self.name, layout, self.ledger_id, now_us, chance)
+        )
 
     async def delete_page(self) -> _Said:
         assert self.where.path is not None

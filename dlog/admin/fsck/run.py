@@ -8,28 +8,37 @@ list changed meanwhile, as it does beside a writer, a truncation and a collector
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dlog.admin.fsck.judge import Judge
 from dlog.admin.fsck.lists import Walk, walk_list
-from dlog.admin.fsck.orphans import Mark, Owner, judge, mark_of, strangers
+from dlog.admin.fsck.nobodys import present_or_not
+from dlog.admin.fsck.orphans import JOB, Mark, Owner, judge, mark_of, strangers
 from dlog.admin.fsck.plan import plan_of
 from dlog.admin.fsck.report import LogChecked, NotChecked, Report, Where
 from dlog.admin.fsck.segments import ALL, Look, listed_now, look_at
-from dlog.drive import Stores
+from dlog.drive import Driver, Stores
 from dlog.effects import Effect, LookAtLedger
 from dlog.errors import ConfigError, DlogError, NotFound
 from dlog.ids import check_log_name
 from dlog.ledger.copies import FindsStrays, KeepsCopies, Looked
-from dlog.limits import FSCK_GRACE_S_DEFAULT, FSCK_PARALLEL_MAX, FSCK_SAMPLE_MAX, FSCK_TRIES
+from dlog.limits import (
+    FSCK_GRACE_S_DEFAULT,
+    FSCK_PARALLEL_MAX,
+    FSCK_RUN_BYTES,
+    FSCK_SAMPLE_MAX,
+    FSCK_TRIES,
+)
 from dlog.meta.layout import unescape
 from dlog.meta.listed import Segment
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.reader.feed import ReaderDriver, look
 from dlog.reader.segments import SegmentView
 from dlog.together import together
+from dlog.wire.batch import decode_header
 
 ONE_COPY = "this store keeps one copy of each entry: there is nothing to compare it with"
 
@@ -166,6 +175,8 @@ class _Fsck:
                 continue
             if ledger_id not in owner.kept:
                 self._counts.ledgers += 1
+                if mark.role == JOB:
+                    mark = await self._of_job(ledger_id, mark, owner)
             finding = judge(ledger_id, mark, owner, self._options.grace_s)
             if finding is None or (finding.is_damage and await self._is_gone(ledger_id)):
                 continue
@@ -175,6 +186,37 @@ class _Fsck:
         ):  # else they are of a log that was not asked for, or is told of
             for uid, ledger_ids in unknown.items():
                 self._judge.add(strangers(uid, ledger_ids))
+
+    async def _of_job(self, ledger_id: int, mark: Mark, owner: Owner) -> Mark:
+        """Is it there, and since when was nothing added? Nobody wrote down when it left; when it
+        added its last entry, it was there."""
+        stores = self._stores
+        driver = Driver(stores.meta, stores.ledgers)
+        try:
+            mark = await driver.run(present_or_not(owner.name, stores.layout, mark))
+            if mark.is_present or mark.age_s is None:
+                return mark
+            written_us = await self._last_written_us(ledger_id, owner.meta.digest)
+        except NotFound:
+            return mark
+        except DlogError as error:
+            where = Where(log=owner.name, ledger_id=ledger_id)
+            self._judge.not_checked.append(NotChecked(where, error.message))
+            return dataclasses.replace(mark, age_s=None)
+        idle_s = (stores.clock.wall_us() - written_us) / 1e6
+        return dataclasses.replace(mark, age_s=min(mark.age_s, idle_s))
+
+    async def _last_written_us(self, ledger_id: int, digest: str) -> int:
+        reader = await self._stores.ledgers.open(ledger_id, digest=digest)
+        try:
+            last = await reader.last_readable()
+            if last < 0:
+                return 0
+            (raw,) = await reader.read(last, last, bytes_max=FSCK_RUN_BYTES)
+            where = f"ledger {ledger_id} entry {last}"
+            return decode_header(raw, where=where).last_timestamp_us
+        finally:
+            await reader.close()
 
     async def _is_gone(self, ledger_id: int) -> bool:
         """A collector, or who made it, deleted it and forgot it before the list was read."""

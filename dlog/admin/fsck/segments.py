@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dlog.admin.fsck.orphans import mark_of
+from dlog.admin.fsck.orphans import JOB, STANDBY, mark_of
 from dlog.admin.fsck.report import Action, Finding, Kind, NotChecked, Severity, Where
 from dlog.effects import LastReadable, LookAtLedger, Procedure, ReadRun
 from dlog.errors import (
@@ -32,7 +32,6 @@ from dlog.wire.batch import Header, decode
 from dlog.writer.segments import BIRTH_ENTRY, SEAM_ENTRY, check_birth, decode_seam
 
 ALL = None  # instead of a number of samples
-_STANDBY = b"standby"
 _BAD_BYTES = (Corrupt, FormatError, Unsupported)
 _NO_ANSWER = (Unavailable, Timeout, AuthError)
 
@@ -139,7 +138,13 @@ def _check_owner(look: Look, meta: LogMeta) -> None:
     if mark.uid != meta.uid:
         told = f"its metadata says that it is of log {mark.uid}, and this is log {meta.uid}"
         look.bad(Kind.LEDGER_FOREIGN, told)
-    elif mark.role != _STANDBY and (mark.number, mark.epoch) != (segment.number, segment.epoch):
+    elif (mark.role == JOB) != segment.is_job:
+        of_job = "a job filled it" if mark.role == JOB else "no job filled it"
+        told = f"its metadata says that {of_job}, and the list says otherwise"
+        look.bad(Kind.LEDGER_FOREIGN, told)
+    elif mark.role not in (STANDBY, JOB) and (
+        (mark.number, mark.epoch) != (segment.number, segment.epoch)
+    ):
         told = (
             f"its metadata says segment {mark.number}, epoch {mark.epoch}, and the list says "
             f"segment {segment.number}, epoch {segment.epoch}"
@@ -269,7 +274,7 @@ class _Reading:
         try:
             if entry_id == BIRTH_ENTRY:
                 check_birth(raw, segment, self._meta.uid)
-            elif entry_id == SEAM_ENTRY:
+            elif entry_id == SEAM_ENTRY and not segment.is_job:
                 self._check_seam(raw)
         except _BAD_BYTES as error:
             look.bad(Kind.SEAM_DIFFERS, error.message, look.where(entry_id))

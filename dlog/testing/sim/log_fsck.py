@@ -174,7 +174,7 @@ class SimChecker(SimWarden):
         try:
             if finding.action is Action.DELETE_LEDGER:
                 assert where.ledger_id is not None
-                done = yield from delete_orphan(NAME, LAYOUT, where.ledger_id, self.now_us())
+                done = yield from delete_orphan(NAME, LAYOUT, where.ledger_id, self.now_us(), self)
             elif finding.action is Action.DELETE_PAGE:
                 assert where.path is not None
                 done = yield from delete_unused_page(NAME, LAYOUT, where.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -24,6 +25,11 @@ def mark(role: bytes = b"", epoch: int | None = 5, age_s: float | None = 200.0) 
     return Mark("u", role, 3, epoch, age_s)
 
 
+def left(age_s: float | None = 200.0) -> Mark:
+    """By the job that filled it."""
+    return dataclasses.replace(mark(b"job", None, age_s), is_present=False)
+
+
 @pytest.mark.parametrize("ledger_id", [40, 50])
 def test_what_is_listed_or_doomed_is_where_it_belongs(ledger_id: int) -> None:
     assert judge(ledger_id, mark(epoch=1), owner(), GRACE_S) is None
@@ -42,7 +48,13 @@ def test_what_is_listed_or_doomed_is_where_it_belongs(ledger_id: int) -> None:
         (49, mark(epoch=5, age_s=None), Kind.MAYBE_IN_USE),  # unknown is not old
         (49, mark(b"standby", None), Kind.ORPHAN),
         (49, mark(b"standby", None, 0.0), Kind.MAYBE_IN_USE),
-        (49, mark(b"job", None), Kind.MAYBE_IN_USE),  # who made it knows what for
+        (49, mark(b"job", None), Kind.MAYBE_IN_USE),  # the job is there
+        (51, mark(b"job", None), Kind.MAYBE_IN_USE),
+        (49, left(), Kind.ORPHAN),
+        (51, left(), Kind.ORPHAN),  # it could be listed: a mark keeps others from it
+        (51, left(age_s=99.0), Kind.MAYBE_IN_USE),  # perhaps it is about to be published
+        (51, left(age_s=None), Kind.MAYBE_IN_USE),
+        (49, mark(b"another", None), Kind.MAYBE_IN_USE),  # who made it knows what for
         (49, mark(b"", None, 200.0), Kind.ORPHAN),
     ],
 )
@@ -92,6 +104,6 @@ def test_marks_are_read_from_metadata() -> None:
     assert mark_of(info(application=b"another"), 0) is None
     assert mark_of(info(), 0) is None
     ours = info(2_000_000, application=b"dlog", log=b"u", number=b"3", epoch=b"5", token=b"t")
-    assert mark_of(ours, 9_000_000) == Mark("u", b"", 3, 5, 7.0)
+    assert mark_of(ours, 9_000_000) == Mark("u", b"", 3, 5, 7.0, "t")
     odd = info(application=b"dlog", number=b"-3", epoch=b"x")
     assert mark_of(odd, 0) == Mark("", b"", None, None, None)

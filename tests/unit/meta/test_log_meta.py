@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog import limits
-from dlog.errors import Broken, FormatError, Moved, TooLarge
+from dlog.errors import Broken, FormatError, Moved, NotFound, TooLarge
 from dlog.meta.listed import (
     CopyOf,
     Doomed,
@@ -28,6 +28,7 @@ from dlog.meta.listed import (
 )
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.pages import page_from_bytes, page_to_bytes
+from dlog.meta.published import Published, PublishedBatch
 from dlog.options import LogOptions
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "log_meta"
@@ -65,7 +66,19 @@ LEFT = NEW.claimed(MARK).handed_over(None)
 PLACE = "zk://zk1:2181/dlog"
 MOVED = LEFT.left_for(PLACE, "ada@host:1", 1_700_000_000_000_001)
 
+BATCH = PublishedBatch("query", 3, "token-b", 2, 2, 42)
+PUBLISHED = (
+    dataclasses.replace(NEW.claimed(MARK).listed(5), producers=True)
+    .sealed(1, Sealed(3, 100, 0, 2, 10, 20))
+    .handed_over(None)
+    .claimed(WriterMark("token-b", "spark@host:3", 1_700_000_000_000_002))
+    .filled(7, Sealed(2, 300, 2, 42, 20, 30))
+    .noted(BATCH)
+    .handed_over(None)
+)
+
 VALUES: dict[str, LogMeta] = {
+    "published": PUBLISHED,
     "copy": COPY,
     "moved": MOVED,
     "new": NEW,
@@ -402,3 +415,93 @@ def test_the_state_and_the_place_agree() -> None:
     fields["moved_to"]["was"] = "deleted"
     with pytest.raises(FormatError, match="does not move"):
         LogMeta.from_bytes(json.dumps(fields).encode(), where="node")
+
+
+# --- what jobs publish
+
+
+def test_what_a_job_filled_is_sealed_from_the_first() -> None:
+    (theirs, published) = PUBLISHED.segments
+    assert not theirs.is_job
+    assert published.is_job
+    assert (published.number, published.epoch, published.not_before_us) == (2, 2, 20)
+    assert (PUBLISHED.end.ledger_id, PUBLISHED.end.next_seq, PUBLISHED.ledger_floor) == (7, 42, 7)
+    assert PUBLISHED.writer is None
+    assert (PUBLISHED.published.producers_at, PUBLISHED.kept_from) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "end"),
+    [
+        (7, Sealed(2, 300, 42, 50, 30, 40)),  # listed before
+        (6, Sealed(2, 300, 42, 50, 30, 40)),  # below the floor
+        (8, Sealed(2, 300, 41, 50, 30, 40)),  # seqs given twice
+        (8, Sealed(2, 300, 43, 50, 30, 40)),  # or lost
+        (8, Sealed(2, 300, 42, 42, 30, 40)),  # without messages
+        (8, Sealed(2, 300, 42, 50, 29, 40)),  # before what stands there
+        (8, Sealed(2, 300, 42, 50, 40, 30)),
+    ],
+)
+def test_what_may_not_be_listed_is_refused(ledger_id: int, end: Sealed) -> None:
+    with pytest.raises(Broken):
+        PUBLISHED.filled(ledger_id, end)
+
+
+def test_nothing_is_published_before_what_is_open() -> None:
+    with pytest.raises(Broken):
+        PUBLISHED.claimed(MARK).listed(9).filled(10, Sealed(2, 300, 42, 50, 30, 40))
+
+
+def test_batches_of_a_query_rise_and_the_oldest_query_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PUBLISHED_QUERIES_MAX", 2)
+    table = Published().noted(BATCH)
+    for number in (0, 3):
+        assert table.has("query", number) == BATCH
+        with pytest.raises(Broken):
+            table.noted(dataclasses.replace(BATCH, number=number))
+    assert table.has("query", 4) is None
+    assert table.has("other", 9) is None
+    table = table.noted(dataclasses.replace(BATCH, query="other"))
+    table = table.noted(dataclasses.replace(BATCH, number=4))
+    assert [each.query for each in table.batches] == ["other", "query"]
+    assert not table.forgot
+    table = table.noted(dataclasses.replace(BATCH, query="third", number=0))
+    assert [each.query for each in table.batches] == ["query", "third"]
+    assert table.has("new", 0) is None
+    with pytest.raises(NotFound):
+        table.has("other", 1)
+
+
+def test_who_does_not_know_of_jobs_does_not_open_such_a_log() -> None:
+    fields = json.loads(PUBLISHED.to_bytes())
+    assert fields["needs"] == ["jobs"]
+    assert json.loads(NEW.to_bytes())["needs"] == []
+    assert "published" not in json.loads(NEW.to_bytes())
+    for number, name, value in ((1, "job", False), (0, "job", 1), (1, "last_entry", None)):
+        wrong = json.loads(PUBLISHED.to_bytes())
+        if value is None:
+            del wrong["segments"][number][name]
+        else:
+            wrong["segments"][number][name] = value
+        with pytest.raises(FormatError):
+            LogMeta.from_bytes(json.dumps(wrong).encode(), where="here")
+    fields["published"]["batches"] *= 2
+    with pytest.raises(FormatError, match="two last batches"):
+        LogMeta.from_bytes(json.dumps(fields).encode(), where="here")
+
+
+def test_the_segment_with_the_numbers_of_producers_stays_behind_jobs() -> None:
+    meta = PUBLISHED.truncated(Point(42)).swept(1)
+    assert [segment.number for segment in meta.segments] == [1, 2]
+    later = meta.claimed(MARK).listed(9).sealed(3, Sealed(3, 9, 42, 43, 30, 40))
+    assert later.kept_from is None
+    swept = later.truncated(Point(43)).swept(1)
+    assert [segment.number for segment in swept.segments] == [3]
+
+
+def test_what_is_discarded_was_never_listed() -> None:
+    assert [each.ledger_id for each in PUBLISHED.discarded((8, 9), 5).deleting] == [8, 9]
+    with pytest.raises(Broken):
+        PUBLISHED.discarded((7,), 5)

@@ -162,7 +162,7 @@ def decide_before_all_are_closed(patch: Patch) -> None:
 
 @plants("P22")
 def fence_only_the_last_segment(patch: Patch) -> None:
-    real = takeover._recover
+    real = takeover.recover_listed
 
     def recover(
         opening: Any, claimed: LogMeta, segment: Segment, fenced: list[float]
@@ -173,7 +173,7 @@ def fence_only_the_last_segment(patch: Patch) -> None:
             return (yield from _look_only(meta, segment))
         return (yield from real(opening, claimed, segment, fenced))
 
-    patch.setattr(takeover, "_recover", recover)
+    patch.setattr(takeover, "recover_listed", recover)
 
 
 # --- healing and closing
