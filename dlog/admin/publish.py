@@ -211,8 +211,8 @@ def publish(publishing: Publishing) -> Procedure[Publication]:
         except (_Again, Fenced) as error:
             refused = error
         except DlogError as error:
-            if not publishing.is_unknown:
-                raise
+            if not publishing.is_unknown or error.retry is not Retry.NOW:
+                raise publishing.told(error) from error.__cause__
             refused = error
         # Whatever was answered, the log tells.
     assert refused is not None
