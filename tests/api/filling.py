@@ -23,9 +23,13 @@ async def fill(
 
 
 async def publish(
-    api: Api, *batches: Sequence[bytes], key: tuple[str, int] = ("query", 0), log: str = "log"
+    api: Api,
+    *batches: Sequence[bytes],
+    key: tuple[str, int] = ("query", 0),
+    log: str = "log",
+    **options: Any,
 ) -> dlog.Publication:
     """Each a segment."""
     async with api.connect() as client:
-        filled = [await fill(client.admin, values, log=log) for values in batches]
+        filled = [await fill(client.admin, values, log=log, **options) for values in batches]
         return await client.admin.publish_segments(log, filled, key=key)  # type: ignore[no-any-return]

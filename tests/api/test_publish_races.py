@@ -15,9 +15,10 @@ from dlog.admin import jobs
 from dlog.drive import Driver
 from dlog.effects import Effect, ReplaceNode
 from dlog.errors import Conflict, Timeout, Unavailable
+from dlog.meta.listed import WriterMark
 from tests.api.adapter import AioApi, Api
 from tests.api.filling import fill, publish, values_of
-from tests.api.planting import checked, ledger_ids, meta_of, repaired, stores_of
+from tests.api.planting import change_meta, checked, ledger_ids, meta_of, repaired, stores_of
 
 A, B, C = values_of("a", 6), values_of("b", 5), values_of("c", 4)
 WORLD = "races"
@@ -234,6 +235,21 @@ async def test_a_request_that_comes_late_and_lists_is_met_by_who_discards(
         meddle(arrived, "discard.marked")
         assert (await connected.admin.discard_segments(filled)).deleted == ()
         assert not (await connected.admin.publish_segments("log", filled, key=KEY)).published
+    await whole(api, A, B)
+
+
+async def test_somebody_claims_the_log_and_dies(api: Api, writer: Any) -> None:
+    """Whoever commits has to own the log."""
+    claimed: list[int] = []
+
+    async def claim() -> None:
+        async with stores_of(api) as stores:
+            mark = WriterMark("another", "another", 1)
+            await change_meta(stores, lambda meta: meta.claimed(mark))
+            claimed.append((await meta_of(stores)).epoch)
+
+    meddle(claim)
+    assert (await publish(api, B, key=KEY)).epoch == claimed[0] + 1
     await whole(api, A, B)
 
 

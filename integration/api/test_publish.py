@@ -1,0 +1,1 @@
+from tests.api.test_publish import *  # noqa: F403
