@@ -14,7 +14,19 @@ from dlog.clock import us_datetime
 from dlog.meta.listed import Doomed
 from tests.api.adapter import Api
 from tests.api.filling import fill, publish, values_of
-from tests.api.planting import change_meta, checked, ledger_ids, meta_of, ours, stores_of
+from tests.api.planting import (
+    change_meta,
+    checked,
+    first_page,
+    kinds,
+    ledger_ids,
+    meta_of,
+    ours,
+    remove_node,
+    repaired,
+    stores_of,
+    with_segment,
+)
 
 A, B, C = values_of("a", 30), values_of("b", 20), values_of("c", 10)
 
@@ -538,3 +550,42 @@ async def test_fsck_tells_what_jobs_left_and_deletes_it(api: Api) -> None:
         filled = await segment.close()
         assert (await client.admin.publish_segments("log", [filled], key=("query", 0))).published
     assert await api.values() == A
+
+
+async def test_what_published_segments_do_not_tell_is_not_written_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlog.limits, "META_PAGE_ITEMS", 2)  # type: ignore[attr-defined]
+    await created(api)
+    for number in range(6):
+        await publish(api, values_of(str(number), 4), key=("query", number))
+    async with stores_of(api) as stores:
+        path, _ = await first_page(stores)
+        await remove_node(stores, path)
+    report = await checked(api)
+    assert kinds(report) == ["page_missing"]
+    (step,) = (await repaired(api, report)).steps
+    assert step.ended.value == "refused"
+    assert "jobs published into this log" in step.told
+
+
+async def test_a_list_that_is_wrong_about_a_published_segment(api: Api) -> None:
+    async with api.open_writer() as writer:
+        await writer.append_many(A)
+    await publish(api, B, key=("query", 0))
+    async with stores_of(api) as stores:
+        whole = await meta_of(stores)
+        no_job = (whole.segments[0], dataclasses.replace(whole.segments[1], is_job=False))
+        for change, kind in (
+            (with_segment(2, last_entry=7), "end_differs"),
+            (with_segment(1, last_entry=7), "end_differs"),
+            (lambda meta: dataclasses.replace(meta, segments=no_job), "ledger_foreign"),
+        ):
+            await change_meta(stores, change)
+            report = await checked(api)
+            assert kind in kinds(report)
+            done = await repaired(api, report)
+            assert {step.ended.value for step in done.steps} <= {"refused"}
+            await change_meta(stores, lambda _: whole)
+    report = await checked(api, deep=True)
+    assert report.is_clean, report.findings

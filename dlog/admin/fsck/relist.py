@@ -52,6 +52,7 @@ from dlog.meta.layout import Layout
 from dlog.meta.listed import End, PageRef, Segment
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.pages import page_to_bytes
+from dlog.meta.published import Published
 from dlog.wire.batch import Seam
 from dlog.writer.segments import SEAM_ENTRY, decode_seam
 
@@ -109,9 +110,12 @@ def write_page(
         numbers = yield from _page_numbers(name, layout, ref)
         held = proven_refs(ref, (yield from refs_below(name, layout, ref.level - 1, numbers)))
     if held is None:
+        why = ""
+        if lost.meta.published != Published():  # they name neither their number nor their epoch
+            why = "; jobs published into this log, and their segments do not tell their place"
         return Ended.REFUSED, (
             "what is left does not prove what stood there: segments "
-            f"{ref.number} to {ref.last_number}, seqs {ref.base_seq} to {ref.next_seq - 1}"
+            f"{ref.number} to {ref.last_number}, seqs {ref.base_seq} to {ref.next_seq - 1}{why}"
         )
     try:
         yield from put_node(lost.path, page_to_bytes(held))
