@@ -124,7 +124,10 @@ class HeadOracle:
         return last
 
     def base_seq(self, ledger_id: int) -> int | None:
-        """None of a ledger without a seam."""
+        """None of a ledger without a seam, unless it is known from the list."""
+        published = self._oracle.published_base_seq(ledger_id)
+        if published is not None:
+            return published
         raw = self._oracle.ledgers.entry(ledger_id, SEAM_ENTRY)
         if raw is None:
             return None
@@ -256,7 +259,11 @@ def _has_numbers(meta: LogMeta, listed: Sequence[Segment], kept: Segment) -> boo
     numbers, with the page that it may stand in and whatever follows."""
     if not meta.producers or meta.state is not LogState.OPEN:
         return False
-    ends = ((s.number, s.sealed) for s in reversed(listed) if s.sealed is not None)
+    at = meta.kept_from
+    if at is not None and (kept.number >= at or (meta.pages and at <= meta.pages[0].last_number)):
+        return True
+    writers = (s for s in reversed(listed) if not s.is_job)
+    ends = ((s.number, s.sealed) for s in writers if s.sealed is not None)
     newest = next((number for number, end in ends if end.next_seq > end.base_seq), None)
     in_page = bool(meta.pages) and newest is not None and newest <= meta.pages[0].last_number
     return newest is not None and (kept.number >= newest or in_page)

@@ -54,6 +54,7 @@ class LogWeather:
     page_segments: int = 128
     foreign_recoverers: bool = False
     standbys: int = 0
+    publishers: int = 0  # queries whose batches are published; never drawn, see the world of jobs
     # the other end
     truncations: int = 0
     forces: float = 0.0  # so many of them do not heed holds

@@ -32,6 +32,7 @@ from dlog.testing.sim.clients import Scene, SimClient
 from dlog.testing.sim.log_bookies import bookie_scene
 from dlog.testing.sim.log_damage import Damage
 from dlog.testing.sim.log_fsck import FsckOracle, SimChecker
+from dlog.testing.sim.log_jobs import Query, SimJob, check_jobs
 from dlog.testing.sim.log_life import (
     DAY_US,
     SimCollector,
@@ -42,7 +43,7 @@ from dlog.testing.sim.log_life import (
     some_end,
     some_place,
 )
-from dlog.testing.sim.log_oracle import LAYOUT, NAME, LogOracle, Sent
+from dlog.testing.sim.log_oracle import LAYOUT, NAME, OF_A_JOB, LogOracle, Sent
 from dlog.testing.sim.log_producers import SimProducer
 from dlog.testing.sim.log_readers import SimProber, SimReader, may_be_told, some_start, tail_of
 from dlog.testing.sim.log_standbys import SimStandby
@@ -57,6 +58,7 @@ HEAL_MS = 120_000.0  # virtual: back-off of ten seconds, several times over
 OPENS_MAX = 4  # then
 HOLD_STEPS_MAX = 6
 REPAIRS = 3
+JOB_RUNS_MAX = 12
 SETTLE_MS = 3_000.0
 ONE_COPY = LogOptions(ensemble=1, write_quorum=1, ack_quorum=1, unsafe_single_copy=True)
 DECODED_MAX = 1_000
@@ -88,6 +90,7 @@ class LogHistory:
         self.producers: dict[str, SimProducer] = {}  # one for all incarnations of a writer
         self._told_nobodys = FsckOracle(scene)
         self._damage = Damage(scene) if scene.weather.damages else None
+        self.queries = [Query(f"j{i}") for i in range(self.weather.publishers)]
         self._removed_by = ""  # whose removal came to its end last
         self._span_ms = (60.0 * self.weather.appends + 100.0) * self.weather.span * scene.pace
 
@@ -100,6 +103,8 @@ class LogHistory:
             world.after(begins_ms, functools.partial(self._start_writer, f"w{i}", 0))
         for i in range(weather.standbys):
             world.after(self._some_time(), functools.partial(self._start_standby, f"s{i}"))
+        for query in self.queries:
+            world.after(self._some_time(), functools.partial(self._run_job, query, 0))
         self._begin_readers()
         if weather.foreign_recoverers:
             world.after(STEP_MS + world.chance.delay(100.0), self._foreign)
@@ -155,6 +160,25 @@ class LogHistory:
         self.clients.append(standby)
         standby.open(lambda: self._work(standby))
 
+    def _run_job(self, query: Query, run: int) -> None:
+        """One process after another, and sometimes one beside another."""
+        if self.world.is_calm or run >= JOB_RUNS_MAX:
+            return
+        job = SimJob(self.scene, f"{query.name}.{run}", query)
+        self.clients.append(job)
+        job.begin()
+        self._run_job_later(job, query, run)
+
+    def _run_job_later(self, job: SimJob, query: Query, run: int) -> None:
+        def look() -> None:
+            beside = self.world.chance.hits(0.05, "a second driver")
+            if job.is_done or not job.alive or beside:
+                self._run_job(query, run + 1)
+            else:
+                self._run_job_later(job, query, run)
+
+        self.world.after(STEP_MS + self.world.chance.delay(60.0), look)
+
     def _start_later(self, old: SimWriter, name: str, incarnation: int) -> None:
         later_ms = STEP_MS + self.world.chance.delay(150.0)
         self.world.after(later_ms, lambda: self._start_again(old, name, incarnation))
@@ -203,7 +227,7 @@ class LogHistory:
         world = self.world
         if world.is_calm:
             return
-        sents = list(self.oracle.by_value.values())
+        sents = [each for each in self.oracle.by_value.values() if each.handle.epoch != OF_A_JOB]
         if sents and world.strikes(self.weather.resolved, "somebody asks for a message"):
             self._resolve(asker, world.chance.pick(sents[-8:], "which message"))
         world.after(STEP_MS + world.chance.delay(60.0), lambda: self._ask_what_became(asker))
@@ -372,7 +396,7 @@ class LogHistory:
         self.scene.ledgers.heal()
         for client in self.clients:
             client.thaw()
-            if type(client) is SimClient or isinstance(client, SimWarden):
+            if type(client) is SimClient or isinstance(client, (SimWarden, SimJob)):
                 client.crash()  # a removal stops half-way; below, another one ends it
         if self._damage is not None:
             self._repair(self._damage)
@@ -449,6 +473,7 @@ class LogHistory:
         self._look_over_all()
         log = self.oracle.truth()
         self.oracle.check_log(uid, log)
+        check_jobs(uid, self.queries, log, self.oracle.heads.head_seq(uid))
         reader = SimReader(self.scene, "r-last", follow=False)
         reader.begin(EARLIEST)
         self.readers.append(reader)
@@ -469,7 +494,8 @@ class LogHistory:
         if not self.weather.resolved:
             return
         asker = SimClient(self.scene, "q-last")
-        sents = [each for each in self.oracle.by_value.values() if each.handle.uid == uid]
+        theirs = (each for each in self.oracle.by_value.values() if each.handle.uid == uid)
+        sents = [each for each in theirs if each.handle.epoch != OF_A_JOB]
         told: list[None] = []
         for sent in sents:
             self._resolve(asker, sent, lambda: told.append(None))

@@ -41,6 +41,9 @@ WORLDS: dict[str, RunHistory] = {
         "log_world:run_log_history", ledgers="abstract", life=1.0, checkers=2, standbys=1
     ),
     "log-repair": _world("log_damage_world:run_repair_history"),
+    "log-jobs": _world(
+        "log_world:run_log_history", ledgers="abstract", publishers=2, incarnations=2
+    ),
     "log-life": _world("log_world:run_log_history", ledgers="abstract", life=1.0),
     "log-life-bookies": _world("log_world:run_log_history", ledgers="bookies", life=1.0),
 }

@@ -90,6 +90,7 @@ ROOMS = (
     "log_rules",
     "log_life",
     "log_fsck",
+    "log_jobs",
     "log_standbys",
     "log_numbers",
     "log_repair",
