@@ -8,6 +8,7 @@ import pytest
 from dlog.testing.sim.planted import (
     log,
     log_fsck,
+    log_jobs,
     log_life,
     log_list,
     log_numbers,
@@ -19,7 +20,17 @@ from dlog.testing.sim.planted import (
 from dlog.testing.sim.runs import hunt, run_many, shrink_tape
 
 HISTORIES_MAX = 1500
-ROOMS = (log, log_fsck, log_life, log_list, log_numbers, log_repair, log_rules, log_standbys)
+ROOMS = (
+    log,
+    log_fsck,
+    log_jobs,
+    log_life,
+    log_list,
+    log_numbers,
+    log_repair,
+    log_rules,
+    log_standbys,
+)
 PLANTS = {name: plant for room in ROOMS for name, plant in room.PLANTS.items()}
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))

@@ -95,6 +95,16 @@ def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not()
 
 
 @pytest.mark.timeout(180 + 3 * SECONDS)
+def test_no_history_of_jobs_publishes_a_batch_twice_or_in_part() -> None:
+    """I1, I2, I5, I6, I15, I29: batches are filled, published and discarded by processes that die,
+    freeze and run beside each other, among writers, readers, truncations and strangers."""
+    tally = run_many("log-jobs", FIRST, seconds=SECONDS, at_least=600)
+    facts = ("published", "published before", "a batch is to be run again", "truncated")
+    more = ("a segment was discarded", "none was discarded", "a client crashes", "rotated")
+    _check(tally, [*facts, *more], sorted(trace.JOB_POINTS - {"job.deleted"}))
+
+
+@pytest.mark.timeout(180 + 3 * SECONDS)
 def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed() -> None:
     """I24, I26: looked over and repaired, with no grace, while everybody else works and dies."""
     tally = run_many("log-fsck", FIRST, seconds=SECONDS, at_least=300)

@@ -113,6 +113,8 @@ class SimJob(SimClient):
         if made is None:
             self._over(error)
             return
+        if self.is_done:  # one of them failed meanwhile
+            return
         meta, ledger_ids = made
         query = self.query
         attempt = self._attempt = Attempt(meta.uid, query.name, query.number)

@@ -171,7 +171,7 @@ class LogHistory:
 
     def _run_job_later(self, job: SimJob, query: Query, run: int) -> None:
         def look() -> None:
-            beside = self.world.chance.hits(0.05, "a second driver")
+            beside = self.world.chance.hits(0.15, "a second driver")
             if job.is_done or not job.alive or beside:
                 self._run_job(query, run + 1)
             else:

@@ -22,12 +22,24 @@ from dlog.writer.producers import Producers, count_producers
 plants = Plants("log-jobs")
 PLANTS = plants.by_name
 JOBS: dict[str, Any] = {"publishers": 3, "appends": 2}
+# Slow processes beside each other, so that much happens between two steps of one.
+CROWD: dict[str, Any] = {
+    "publishers": 6,
+    "appends": 8,
+    "freeze": 0.05,
+    "crash": 0.02,
+    "slow": 100.0,
+    "writers": 3,
+    "incarnations": 3,
+    "span": 3.0,
+}
 LOST: dict[str, Any] = {**JOBS, "meta_reply_lost": 0.2, "meta_late": 0.3, "crash": 0.05}
 
 
 def _with_any_batch(patch: Patch) -> None:
     def noted(self: Published, batch: PublishedBatch) -> Published:
-        return Published((*self.batches, batch), self.forgot, self.producers_at)
+        others = tuple(each for each in self.batches if each.query != batch.query)
+        return Published((*others, batch), self.forgot, self.producers_at)
 
     patch.setattr(Published, "noted", noted)
 
@@ -89,13 +101,32 @@ def a_ledger_that_is_not_closed_is_published(patch: Patch) -> None:
     patch.setattr(publish, "_looked", as_told)
 
 
-@plants("I15: what could be listed is marked before it is deleted", **LOST, slow=10.0)
+@plants("I15: what could be listed is marked before it is deleted", **CROWD)
 def a_segment_is_discarded_without_a_mark(patch: Patch) -> None:
     def mark(work: Any, seen: Seen, ledger_ids: tuple[int, ...]) -> Procedure[bool]:
         yield from ()
         return True
 
     patch.setattr(discard, "_mark", mark)
+
+
+@plants("I15: a commit looks at its ledgers behind the meta that it changes", **CROWD)
+def a_commit_does_not_look_again(patch: Patch) -> None:
+    def looked(publishing: Publishing, segment: FilledSegment) -> Procedure[Sealed]:
+        yield from ()
+        return Sealed(segment.last_entry, segment.bytes, 0, segment.messages, 0, 0)
+
+    patch.setattr(publish, "_looked", looked)
+
+
+@plants("I15: what is marked is not listed", **CROWD)
+def a_mark_is_overlooked(patch: Patch) -> None:
+    genuine = Publishing.refuse
+
+    def refuse(self: Publishing, meta: LogMeta) -> None:
+        genuine(self, dataclasses.replace(meta, deleting=()))
+
+    patch.setattr(Publishing, "refuse", refuse)
 
 
 @plants("I15: what is listed is not deleted", **LOST)
