@@ -56,9 +56,9 @@ COLLECT_AT_ONCE = 64  # ledgers that are deleted, and then forgotten by one comp
 META_DOCUMENT_BYTES_MAX = 512 * MIB
 # Segments that one publication lists, all in one compare-and-set: with what may stand in the node
 # beside them they stay below its bound. And queries whose last batch a log remembers.
-PUBLISHED_SEGMENTS_MAX = 512
+PUBLISHED_SEGMENTS_MAX = 400
 PUBLISHED_QUERIES_MAX = 64
-PUBLISHED_QUERY_CHARS_MAX = 128
+PUBLISHED_QUERY_BYTES_MAX = 128
 PUBLISHED_LOOKS_AT_ONCE = 16  # ledgers
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 

@@ -65,7 +65,7 @@ class Jobs:
         that has the log open is fenced, and afterwards nobody holds it. Without messages, only the
         key is noted, and nobody is disturbed.
 
-        `key` is the batch: a query (or job) of up to 128 characters, and a number that rises with
+        `key` is the batch: a query (or job) of up to 128 bytes, and a number that rises with
         each batch of it. One that is not above the last one published is there already: nothing is
         done, and the answer says `published=False`. So it may be repeated after any failure, with
         these segments or with others. The log remembers the 64 queries that published last; once it
@@ -167,10 +167,10 @@ def _checked_key(key: object) -> tuple[str, int]:
     if isinstance(key, tuple) and len(key) == 2:
         query, number = key
         is_text = isinstance(query, str) and query.isprintable()
-        if is_text and 0 < len(query) <= limits.PUBLISHED_QUERY_CHARS_MAX:
+        if is_text and 0 < len(query.encode()) <= limits.PUBLISHED_QUERY_BYTES_MAX:
             if type(number) is int and 0 <= number < NUMBER_END:
                 return query, number
     raise ConfigError(
-        f"a key is the name of a query, of up to {limits.PUBLISHED_QUERY_CHARS_MAX} printable "
-        f"characters, and the number of its batch, from 0, not {key!r}"
+        f"a key is the name of a query, printable text of up to {limits.PUBLISHED_QUERY_BYTES_MAX} "
+        f"bytes, and the number of its batch, from 0, not {key!r}"
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any
 
 from dlog import limits, trace
 from dlog.chance import backoff_s
@@ -76,6 +75,7 @@ class Filling:
         self._flushing = False
         self._failure: DlogError | None = None
         self._watchers: list[asyncio.Future[None]] = []
+        self._giving_up: asyncio.Task[None] | None = None
 
     # --- what it is
 
@@ -292,9 +292,9 @@ class Filling:
         self._driver.let_all_go()
         await self._presence.withdrawn(FAREWELL_S)
 
-    def let_go(self) -> Any:
-        """Of a segment that nobody holds any more: a task that gives it up."""
-        return self._loop.create_task(self._give_up())
+    def let_go(self) -> None:
+        """Nobody holds the segment any more: give it up, in a task of its own."""
+        self._giving_up = self._loop.create_task(self._give_up())
 
     async def _give_up(self) -> None:
         if not self.is_over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import pickle
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import dlog
 from dlog.clock import us_datetime
 from dlog.meta.listed import Doomed
-from tests.api.adapter import Api
+from tests.api.adapter import AioApi, Api
 from tests.api.filling import fill, publish, values_of
 from tests.api.planting import (
     change_meta,
@@ -589,3 +590,36 @@ async def test_a_list_that_is_wrong_about_a_published_segment(api: Api) -> None:
             await change_meta(stores, lambda _: whole)
     report = await checked(api, deep=True)
     assert report.is_clean, report.findings
+
+
+def _dropped(held: list[Any]) -> None:
+    held.clear()
+    gc.collect()
+
+
+async def test_one_that_was_dropped_is_given_up(url: str) -> None:
+    api = AioApi(url)
+    await created(api)
+    async with api.connect() as client, stores_of(api) as stores:
+        held = [await client.admin.open_segment("log", job="dropped")]
+        await held[0].append_many(A)
+        ledger_id = held[0].ledger_id
+        with pytest.warns(ResourceWarning, match="without close"):
+            _dropped(held)
+        for _ in range(10_000):  # looks, not seconds
+            if ledger_id not in await ledger_ids(stores):
+                return
+        raise AssertionError("it is still there")
+
+
+async def test_the_table_of_batches_outlives_takeovers_and_copies_begin_without(api: Api) -> None:
+    await created(api)
+    await publish(api, A, key=("query", 3))
+    async with api.open_writer() as writer:
+        await writer.append(b"between")
+        await writer.rotate()
+    assert not (await publish(api, A, key=("query", 3))).published
+    async with api.connect() as client:
+        await api.copy_log(client, "log", client, "copy")
+    assert (await publish(api, B, key=("query", 3), log="copy")).published
+    assert await api.values("copy") == [*A, b"between", *B]

@@ -505,3 +505,22 @@ def test_what_is_discarded_was_never_listed() -> None:
     assert [each.ledger_id for each in PUBLISHED.discarded((8, 9), 5).deleting] == [8, 9]
     with pytest.raises(Broken):
         PUBLISHED.discarded((7,), 5)
+
+
+def test_the_largest_publication_fits_the_node_whatever_stands_in_it() -> None:
+    """A node as full as it gets, and all that may be published at once."""
+    many, big = limits.META_PAGE_ITEMS * 2 - 1, 10**15
+    end = Sealed(10**6, 10**10, big, big + 1, big, big)
+    ref = PageRef(10**6, 10**6, big, big, big, big, 10**12, 10**12, 10**6, 10**14)
+    count = many + limits.PUBLISHED_SEGMENTS_MAX
+    query = "q" * limits.PUBLISHED_QUERY_BYTES_MAX
+    batch = PublishedBatch(query, 10**9, "t" * 32, 10**6, big, big)
+    full = dataclasses.replace(
+        PUBLISHED,
+        segments=tuple(Segment(10**6, 10**12, 10**6, end, is_job=True) for _ in range(count)),
+        pages=(ref,) * many,
+        deleting=(Doomed(10**12, big),) * limits.META_DELETING_MAX,
+        deleting_pages=(DoomedPage(10**6, 1, big),) * limits.META_DELETING_PAGES_MAX,
+        published=Published((batch,) * limits.PUBLISHED_QUERIES_MAX, True, 10**6),
+    )
+    assert len(full.to_bytes()) <= limits.META_NODE_BYTES_MAX
