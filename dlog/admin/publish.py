@@ -42,12 +42,12 @@ from dlog.errors import (
     NotFound,
     Outcome,
     Retry,
-    check,
 )
 from dlog.ledger.store import LedgerInfo
 from dlog.meta.cas import Seen, change_log, read_log
 from dlog.meta.listed import Sealed
 from dlog.meta.log_meta import LogMeta
+from dlog.meta.pages import Cut
 from dlog.meta.published import PublishedBatch
 from dlog.wire.batch import Birth, ControlKind, decode, decode_header
 from dlog.writer.filled import FilledSegment
@@ -306,16 +306,31 @@ def _commit(publishing: Publishing, seen: Seen, wanted: LogMeta) -> Procedure[No
         # A page never changes: it holds only what the list has for good.
         if cut.ref.last_number >= committed:
             break
-        layout, name = publishing.opening.layout, publishing.opening.name
-        path = layout.page(name, cut.ref.number, cut.ref.level)
-        value = cut.to_bytes()
-        try:
-            yield CreateNode(path, value, point="publish.page_written")
-        except AlreadyExists:
-            there = yield ReadNode(path)
-            check(there.value == value, "a page never changes", path)
+        yield from _write_page(publishing, seen, cut)
         wanted = wanted.without(cut)
     yield from _replace(publishing, seen, wanted)
+
+
+def _write_page(publishing: Publishing, seen: Seen, cut: Cut) -> Procedure[None]:
+    """As a writer does (see `rotation`): what a try before left is the same page, or of a list that
+    a repair corrected and that never comes back; nobody names it, if the list is still the one that
+    we go by after we read it."""
+    layout, name = publishing.opening.layout, publishing.opening.name
+    path = layout.page(name, cut.ref.number, cut.ref.level)
+    value = cut.to_bytes()
+    try:
+        yield CreateNode(path, value, point="publish.page_written")
+    except AlreadyExists:
+        there = yield ReadNode(path)
+        if there.value == value:
+            return
+        now = yield from read_log(publishing.path)
+        if now.version != seen.version:
+            raise _Again("the log changed", log=name) from None
+        try:
+            yield ReplaceNode(path, value, there.version)
+        except Conflict as error:
+            raise _Again(error.message, log=name) from error
 
 
 def _replace(publishing: Publishing, seen: Seen, wanted: LogMeta) -> Procedure[None]:

@@ -45,7 +45,9 @@ def delete_orphan(
 
 
 def present_or_not(name: str, layout: Layout, mark: Mark) -> Procedure[Mark]:
-    """Is the job there that filled it?"""
+    """Is the job there that filled it? Of one without a name nobody knows."""
+    if not mark.token:
+        return mark
     try:
         yield ReadNode(layout.job(name, mark.token))
     except NotFound:

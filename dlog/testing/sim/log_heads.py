@@ -125,7 +125,7 @@ class HeadOracle:
 
     def base_seq(self, ledger_id: int) -> int | None:
         """None of a ledger without a seam, unless it is known from the list."""
-        published = self._oracle.published_base_seq(ledger_id)
+        published = self._oracle.jobs.base_seq(ledger_id)
         if published is not None:
             return published
         raw = self._oracle.ledgers.entry(ledger_id, SEAM_ENTRY)

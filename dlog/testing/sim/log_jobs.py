@@ -27,7 +27,8 @@ from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta
 from dlog.reader.message import Message
 from dlog.testing.sim.clients import Scene, SimClient
-from dlog.testing.sim.log_oracle import LAYOUT, NAME, OF_A_JOB, PATH, Handle, Sent
+from dlog.testing.sim.log_job_oracle import OF_A_JOB
+from dlog.testing.sim.log_oracle import LAYOUT, NAME, PATH, Handle, Sent
 from dlog.testing.sim.log_readers import may_be_told
 from dlog.testing.sim.metadata import Answered
 from dlog.testing.sim.world import require
@@ -105,7 +106,7 @@ class SimJob(SimClient):
 
     def _created(self, ledger_id: int | None, error: DlogError | None, answer: Answered) -> None:
         if ledger_id is not None:
-            self.oracle.job_ledgers.add(ledger_id)
+            self.oracle.jobs.ledgers.add(ledger_id)
             self.ledgers.listen(ledger_id, self)
         answer(ledger_id, error)
 
@@ -136,7 +137,7 @@ class SimJob(SimClient):
                 f"{self.name}.{attempt.number}.{ledger_id}.{messages + i}".encode()
                 for i in range(count)
             ]
-            attempt.sent += self.oracle.filled(handle, values)
+            attempt.sent += self.oracle.jobs.filled(handle, values, Sent)
             self._last_us = max(self.now_us(), self._last_us)
             first_us = first_us or self._last_us
             buffers = encode(list(values), first_seq=messages, timestamp_us=self._last_us)
@@ -216,7 +217,7 @@ class SimJob(SimClient):
         if told is None:
             assert error is not None
             if error.outcome is Outcome.NOT_HAPPENED and not _is_about_metadata(error):
-                self.oracle.job_refused(attempt.sent, error)
+                self.oracle.jobs.refused(attempt.sent, error)
             self._over(error)
             return
         self.world.mark("published" if told.published else "published before")
@@ -225,7 +226,7 @@ class SimJob(SimClient):
         if told.published:
             attempt.told = told
             assert told.next_seq is not None
-            self.oracle.job_published(attempt.uid, told.next_seq - 1)
+            self.oracle.jobs.published(attempt.uid, told.next_seq - 1)
         query.number = max(query.number, attempt.number + 1)
         self._over(None)
 

@@ -22,6 +22,7 @@ from dlog.meta.pages import page_from_bytes, refs_from_bytes
 from dlog.reader.message import Message
 from dlog.reader.resolve import Never, Present, Resolved, TooLate, Undecided
 from dlog.testing.sim.log_heads import HeadOracle
+from dlog.testing.sim.log_job_oracle import OF_A_JOB, JobOracle
 from dlog.testing.sim.metadata import SimMeta
 from dlog.testing.sim.world import World, require
 from dlog.wire.batch import ControlKind, Seam, decode
@@ -36,7 +37,6 @@ PATH = LAYOUT.log(NAME)
 PIPES_MAX = 2
 UNTOLD_MAX = 4  # segments that ended, until the next compare-and-set
 BEFORE_ALL = MessageId(-1, -1, -1)
-OF_A_JOB = -1  # instead of the epoch of a handle: nobody knows it before it is published
 NO_POINT = Point()
 _KNOWN = (
     "handles by_value acked_id acked_seq tail_id last_acked spans below "
@@ -115,7 +115,7 @@ class LogOracle:
         self._numbers_there: dict[tuple[int, int], Message] = {}  # in the truth
         self.was_terminated = False
         self.damage: Damage | None = None  # that somebody does to the list
-        self.job_ledgers: set[int] = set()
+        self.jobs = JobOracle(self)
 
     def begin_as(self, other: LogOracle) -> None:
         """What another one knows of a log that was copied into our stores, all of it over by now:
@@ -183,8 +183,7 @@ class LogOracle:
             require(number == segment.number, "I23", "a ledger was listed twice", segment)
             if segment.sealed is not None:
                 self._check_sealed(segment, segment.sealed)
-            is_new = segment.sealed is None or segment.is_job
-            if is_new and segment.ledger_id not in self._listed:
+            if segment.ledger_id not in self._listed and (not segment.sealed or segment.is_job):
                 require(
                     segment.ledger_id > max(self._listed, default=-1),
                     "I6",
@@ -265,13 +264,6 @@ class LogOracle:
         """The segment before, whether it is in the list still or not."""
         return max((each for each in self._sealed if each < number), default=None)
 
-    def published_base_seq(self, ledger_id: int) -> int | None:
-        """Of what a job filled, only the list knows."""
-        number = self._number_of.get(ledger_id)
-        sealed = None if number is None else self._sealed.get(number)
-        of_a_job = ledger_id in self.job_ledgers
-        return sealed.base_seq if of_a_job and sealed is not None else None
-
     def number_of(self, ledger_id: int) -> int | None:
         """Of a ledger that is, or was, in the list."""
         return self._number_of.get(ledger_id)
@@ -301,7 +293,7 @@ class LogOracle:
 
     def on_submit(self, ledger_id: int, entry_id: int) -> None:
         if entry_id > 0:
-            listed = ledger_id in self._listed or ledger_id in self.job_ledgers
+            listed = ledger_id in self._listed or ledger_id in self.jobs.ledgers
             require(listed, "I16", "an entry went to a ledger that no list held", ledger_id)
 
     def on_close(self, ledger_id: int, closed: ClosedLedger) -> None:
@@ -355,25 +347,6 @@ class LogOracle:
         handle.sent.append(sent)
         self.by_value[value] = sent
         return sent
-
-    def filled(self, handle: Handle, values: list[bytes]) -> list[Sent]:
-        """By a job, in order; perhaps they are published."""
-        sent = [
-            Sent(value, handle, at, self.acked_id, Token(handle.uid, 1, 0))
-            for at, value in enumerate(values)
-        ]
-        self.by_value.update((each.value, each) for each in sent)
-        return sent
-
-    def job_refused(self, sents: list[Sent], error: DlogError) -> None:
-        """For certain: none of them is in the log, nor ever will be."""
-        for sent in sents:
-            sent.error = error
-            self._check_phantom(sent)
-
-    def job_published(self, uid: str, last_seq: int) -> None:
-        """Anybody may read it from now on."""
-        self.acked_seq[uid] = max(last_seq, self.acked_seq.get(uid, -1))
 
     def acked(self, sent: Sent, message_id: MessageId, seq: int, *, visible: bool) -> None:
         handle = sent.handle
@@ -459,14 +432,14 @@ class LogOracle:
         sent.error = error
         sent.handle.failed = True
         self.world.note(f"{sent.handle.name}: {sent.value!r} {error.outcome.value}: {error}")
-        self._check_phantom(sent)
+        self.check_phantom(sent)
 
     def _in_order(self, sent: Sent) -> None:
         handle = sent.handle
         require(sent.idx == handle.resolved, "I4a", "tickets resolve out of order", sent.value)
         handle.resolved += 1
 
-    def _check_phantom(self, sent: Sent) -> None:
+    def check_phantom(self, sent: Sent) -> None:
         if sent.error is not None and sent.error.outcome is Outcome.NOT_HAPPENED:
             there = any(message.value == sent.value for message in self.delivered.values())
             require(not there, "I2", "a refused message was delivered", sent.value)
@@ -531,9 +504,9 @@ class LogOracle:
                 for i, (value, at) in enumerate(
                     zip(entry.values(), entry.timestamps_us(), strict=True)
                 ):
-                    at = max(at, segment.not_before_us)
                     found.append(
-                        Message(ledger_id, entry_id, i, base + i, None, value, (), at, None,
+                        Message(ledger_id, entry_id, i, base + i, None, value, (),
+                                max(at, segment.not_before_us), None,
                                 segment.epoch)
                     )  # fmt: skip
                 if entry.producer is not None:

@@ -32,6 +32,7 @@ from dlog.testing.sim.clients import Scene, SimClient
 from dlog.testing.sim.log_bookies import bookie_scene
 from dlog.testing.sim.log_damage import Damage
 from dlog.testing.sim.log_fsck import FsckOracle, SimChecker
+from dlog.testing.sim.log_job_oracle import OF_A_JOB
 from dlog.testing.sim.log_jobs import Query, SimJob, check_jobs
 from dlog.testing.sim.log_life import (
     DAY_US,
@@ -43,7 +44,7 @@ from dlog.testing.sim.log_life import (
     some_end,
     some_place,
 )
-from dlog.testing.sim.log_oracle import LAYOUT, NAME, OF_A_JOB, LogOracle, Sent
+from dlog.testing.sim.log_oracle import LAYOUT, NAME, LogOracle, Sent
 from dlog.testing.sim.log_producers import SimProducer
 from dlog.testing.sim.log_readers import SimProber, SimReader, may_be_told, some_start, tail_of
 from dlog.testing.sim.log_standbys import SimStandby
