@@ -1,5 +1,5 @@
-"""What an oracle of logs knows of jobs: which ledgers they fill, and what became of it. Nobody holds
-the log for them, and until a batch is published nobody knows its epoch and its seqs."""
+"""What an oracle of logs knows of jobs: which ledgers they fill, and what became of it. Nobody
+holds the log for them, and until a batch is published nobody knows its epoch and its seqs."""
 
 from __future__ import annotations
 
