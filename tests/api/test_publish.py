@@ -13,6 +13,7 @@ import pytest
 import dlog
 from dlog.clock import us_datetime
 from dlog.meta.listed import Doomed
+from dlog.meta.pages import page_to_bytes
 from tests.api.adapter import AioApi, Api
 from tests.api.filling import fill, publish, values_of
 from tests.api.planting import (
@@ -623,3 +624,25 @@ async def test_the_table_of_batches_outlives_takeovers_and_copies_begin_without(
         await api.copy_log(client, "log", client, "copy")
     assert (await publish(api, B, key=("query", 3), log="copy")).published
     assert await api.values("copy") == [*A, b"between", *B]
+
+
+async def test_a_page_of_a_list_that_never_comes_back_is_replaced(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody wrote it and died, and a repair corrected an end since."""
+    monkeypatch.setattr(dlog.limits, "META_PAGE_ITEMS", 2)  # type: ignore[attr-defined]
+    await created(api)
+    for number in range(3):
+        await publish(api, C, key=("query", number))
+    async with stores_of(api) as stores:
+        first = (await meta_of(stores)).segments[0]
+        assert first.sealed is not None
+        wrong = dataclasses.replace(first, sealed=dataclasses.replace(first.sealed, bytes=1))
+        second = (await meta_of(stores)).segments[1]
+        page = stores.layout.page("log", first.number)
+        await stores.meta.create(page, page_to_bytes((wrong, second)))
+        assert (await publish(api, C, key=("query", 3))).published
+        assert (await meta_of(stores)).pages
+        assert (await stores.meta.get(page)).value == page_to_bytes((first, second))
+    assert await api.values() == C * 4
+    assert (await checked(api, deep=True)).is_clean
