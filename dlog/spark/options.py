@@ -17,7 +17,7 @@ from dlog.options import OnTruncated
 from dlog.spark.access import PREFIX, Access
 from dlog.spark.places import SHARD, Place, Places, moment, offsets, timestamps
 
-Kind = Literal["batch", "stream"]
+Kind = Literal["batch", "stream", "sink"]
 LateStart = Literal["error", "latest"]
 
 _LOGS = ("subscribe", "subscribePattern", "assign", "path")
@@ -45,7 +45,10 @@ _STREAM = (
     "maxTriggerDelay",
     "group",
 )
-_KNOWN: Mapping[Kind, tuple[str, ...]] = {"batch": _BATCH, "stream": _STREAM}
+_SINK = ("url", "topic", "path", "delivery", "createLogs", "codec", "query", "turnTimeout")
+_KNOWN: Mapping[Kind, tuple[str, ...]] = {"batch": _BATCH, "stream": _STREAM, "sink": _SINK}
+_FOR = {"batch": "batch queries", "stream": "streaming queries", "sink": "writing"}
+_SPARKS = frozenset(("checkpointlocation", "queryname"))  # what it puts among those of a sink
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)b?")
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|min|h|d|)")
@@ -58,6 +61,7 @@ _DURATIONS_MS = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+_TURN_TIMEOUT = "10m"
 _TRIGGER_DELAY = "15m"  # as Kafka's source
 # As Spark's own for files. A task costs about 60 ms before its first message, in which a core reads
 # some 40 MB.
@@ -96,6 +100,17 @@ class SourceOptions:
     pushdown: bool
     pace: Pace
     group: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    access: Access
+    log: str | None
+    exactly_once: bool
+    creates: bool
+    codec: str | None
+    query: str | None
+    turn_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +174,14 @@ class _Given:
 
     def check(self, kind: Kind) -> None:
         known = {name.lower(): name for name in _KNOWN[kind]}
-        elsewhere = {name.lower() for names in _KNOWN.values() for name in names}
+        elsewhere = {name.lower(): _FOR[other] for other, names in _KNOWN.items() for name in names}
         for name in sorted(self._by_name):
             if name in known or name.startswith(PREFIX):
                 continue
+            if kind == "sink" and name in _SPARKS:
+                continue
             if name in elsewhere:
-                other = "streaming queries" if kind == "batch" else "batch queries"
-                raise ConfigError(f"the option {name} is for {other} only")
+                raise ConfigError(f"the option {name} is for {elsewhere[name]} only")
             near = difflib.get_close_matches(name, known, 1)
             told = f"; did you mean {known[near[0]]}?" if near else ""
             raise ConfigError(f"unknown option {name}{told}")
@@ -214,6 +230,26 @@ def source_options(options: Mapping[str, str], kind: Kind) -> SourceOptions:
         pushdown=kind == "batch" and given.truth("pushdown", False),
         pace=_pace(given) if kind == "stream" else Pace(),
         group=None if group is None else check_hold_name(group),
+    )
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    given = _Given(options)
+    given.check("sink")
+    delivery = (given.text("delivery") or "exactlyOnce").lower()
+    if delivery not in ("exactlyonce", "atleastonce"):
+        raise ConfigError(f"delivery is exactlyOnce or atLeastOnce, not {delivery[:80]!r}")
+    if delivery == "exactlyonce" and given.text("turnTimeout") is not None:
+        raise ConfigError("turnTimeout does nothing with delivery=exactlyOnce: nobody waits")
+    found = given.one_of(("topic", "path"))
+    return SinkOptions(
+        access=Access.of(given.text("url"), given.client_options()),
+        log=None if found is None else check_log_name(found[1]),
+        exactly_once=delivery == "exactlyonce",
+        creates=given.truth("createLogs", True),
+        codec=given.text("codec"),
+        query=given.text("query"),
+        turn_timeout_ms=given.duration_ms("turnTimeout", _TURN_TIMEOUT),
     )
 
 
