@@ -16,6 +16,7 @@ from benchmarks.common import (
     median_ratio,
     random_values,
 )
+from benchmarks.spark.once import once
 from benchmarks.spark.session import session
 
 LOG = "orders"
@@ -128,4 +129,8 @@ def scaling(setting: Setting) -> list[Finding]:
     ]
 
 
-ROWS: dict[str, Callable[[Setting], list[Finding]]] = {"read": read, "scaling": scaling}
+ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
+    "read": read,
+    "scaling": scaling,
+    "once": once,
+}

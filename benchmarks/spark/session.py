@@ -14,13 +14,15 @@ from benchmarks.spark.memory import MemorySource
 
 
 @contextmanager
-def session(scratch: Path, *, cores: int = 2, **conf: str) -> Iterator[Any]:
+def session(
+    scratch: Path, *, cores: int = 2, master: str | None = None, **conf: str
+) -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("dlog benchmark")
+    builder = SparkSession.builder.master(master or f"local[{cores}]").appName("dlog benchmark")
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -29,7 +31,7 @@ def session(scratch: Path, *, cores: int = 2, **conf: str) -> Iterator[Any]:
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": str(cores),
-        "spark.log.level": "ERROR",
+        "spark.log.level": "OFF",
         **conf,
     }
     for name, value in settings.items():
