@@ -37,7 +37,7 @@ COMMANDS = {
     "gc": ("gc", "Apply retention, and delete what was truncated."),
     "terminate": ("terminate", "End a log: no more messages, for good."),
     "rm": ("remove", "Remove a log and all its messages, for good."),
-    "spark": ("spark", "Run a ready-made job of Spark over a log: export, verify, stats, compact."),
+    "spark": ("spark", "Run a job of Spark over a log: export, import, verify, stats, compact."),
     "spark-shell": ("spark_shell", "Open a Python shell with a session of Spark that knows dlog."),
     "bench": ("bench", "Measure writing and reading in a throw-away log."),
     "dev": ("dev", "Run a BookKeeper cluster on this machine, for trying things out."),

@@ -145,13 +145,14 @@ class _Writer:
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """Spark copies it to the tasks when the write is planned, and keeps it for the commit: the job
-    drawn then is the key of both."""
+    drawn then is the key of both, unless the user names one, which is then written once for
+    ever."""
 
     def write(self, batches: Iterator[Any]) -> WriterCommitMessage:
         return self.fill(batches)
 
     def commit(self, messages: list[Any]) -> None:
-        self.publish(messages, self._job, 0)
+        self.publish(messages, self.options.query or self._job, 0)
 
     def abort(self, messages: list[Any]) -> None:
         self.discard(messages)

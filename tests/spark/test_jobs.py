@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 import dlog
-from dlog.spark.jobs import compact, export, stats, verify
+from dlog.spark.jobs import compact, export, load, stats, verify
 
 SMALL = dlog.LogOptions(segment_bytes=1 << 14)
 
@@ -37,6 +37,27 @@ def test_an_export_adds_what_came_since(spark: Any, url: str, tmp_path: Path) ->
     assert [bytes(row["headers"][0]["value"]) for row in rows[:3]] == [b"0", b"1", b"2"]
     assert {row["shard"] for row in rows} == {0}
     assert list((tmp_path / "lake").glob("day=*/shard=0/*.parquet"))
+
+
+def test_there_and_back(spark: Any, url: str, tmp_path: Path) -> None:
+    fill(url, 300)
+    target, options = str(tmp_path / "lake"), {"url": url}
+    export.export(spark, options, "orders", target, "30k")
+    load.load(spark, options, target, "again", order_by="seq", batch="monday")
+    load.load(spark, options, target, "again", order_by="seq", batch="monday")
+    with dlog.connect(url) as client:
+        with client.open_reader("orders") as first, client.open_reader("again") as second:
+            there = [(m.seq, m.key, m.value, m.headers, m.event_time_us) for m in first]
+            assert [(m.seq, m.key, m.value, m.headers, m.event_time_us) for m in second] == there
+
+
+def test_a_new_log_of_the_latest(spark: Any, url: str) -> None:
+    fill(url, 100)
+    compact.to_log(spark, {"url": url}, "orders", "latest")
+    with dlog.open_reader("latest", url=url) as reader:
+        assert [m.value for m in reader] == [b"%d" % i * 100 for i in range(93, 100)]
+    with pytest.raises(dlog.AlreadyExists):
+        compact.to_log(spark, {"url": url}, "orders", "latest")
 
 
 def test_a_log_that_is_whole(spark: Any, url: str) -> None:
@@ -125,7 +146,7 @@ def test_from_the_command_line(spark: Any, url: str, tmp_path: Path) -> None:
     assert spark.read.parquet(str(tmp_path / "lake")).count() == 30
 
 
-@pytest.mark.parametrize("job", [export, verify, stats, compact])
+@pytest.mark.parametrize("job", [export, load, verify, stats, compact])
 def test_each_job_says_what_it_does(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         job.main(["--help"])

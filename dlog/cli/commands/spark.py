@@ -10,10 +10,12 @@ from dlog.cli.shared import Settings
 
 JOBS = {
     "export": "Write a log as Parquet by day and shard; run again, add what came since.",
+    "import": "Append Parquet files to a log: all of them, once.",
     "verify": "Read every copy of every entry, and count the messages.",
     "stats": "Say how much there is, when it came, how large it is, and whose it is.",
-    "compact": "Keep the latest message of each key, as Parquet.",
+    "compact": "Keep the latest message of each key, as Parquet or as a new log.",
 }
+_MODULES = {"import": "load"}  # a word of Python is no name of a module
 _EXTRA = ("pyspark", "py4j", "pyarrow", "numpy")
 
 
@@ -37,7 +39,7 @@ def _add(name: str) -> None:
     @click.pass_context
     def run(context: click.Context, arguments: tuple[str, ...]) -> None:
         try:
-            job = importlib.import_module(f"dlog.spark.jobs.{name}")
+            job = importlib.import_module(f"dlog.spark.jobs.{_MODULES.get(name, name)}")
         except ImportError as error:
             missing = (error.name or "").partition(".")[0]
             if missing not in _EXTRA:

@@ -1,6 +1,7 @@
-"""The latest message of each key, as Parquet: what a log comes to if later messages replace earlier
-ones. A key whose last message is a tombstone (no value) is left out; messages without a key are all
-kept, since nothing replaces them.
+"""The latest message of each key, as Parquet or as a new log: what a log comes to if later messages
+replace earlier ones. A key whose last message is a tombstone (no value) is left out; messages
+without a key are all kept, since nothing replaces them. In a new log they stand in the order that
+they had.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlog.spark.jobs.session import access_of, options_of, parser, session
+from dlog.spark.jobs.session import access_in, access_of, options_of, parser, session
 
 
 def latest(spark: Any, options: Mapping[str, str], log: str) -> Any:
@@ -27,15 +28,28 @@ def latest(spark: Any, options: Mapping[str, str], log: str) -> Any:
     return kept.unionByName(messages.where("key is null"))
 
 
+def to_log(spark: Any, options: Mapping[str, str], log: str, target: str) -> None:
+    """All at once, or not at all; a log that is there already is refused."""
+    access_in(options).connect().admin.create(target)
+    ordered = latest(spark, options, log).repartition(1).sortWithinPartitions("offset")
+    messages = ordered.select("value", "key", "headers")
+    messages.write.format("dlog").mode("append").options(**options).option("topic", target).save()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parser("compact", __doc__ or "")
     args.add_argument("log")
     args.add_argument("target", help="a directory that is not there yet")
+    args.add_argument("--log", action="store_true", dest="as_log", help="target is a log instead")
     chosen = args.parse_args(arguments)
     options = options_of(access_of(chosen))
     with session("compact", chosen.master) as spark:
-        latest(spark, options, chosen.log).write.mode("error").parquet(chosen.target)
-        kept = spark.read.parquet(chosen.target).count()
+        if chosen.as_log:
+            to_log(spark, options, chosen.log, chosen.target)
+            kept = spark.read.format("dlog").options(**options).load(chosen.target).count()
+        else:
+            latest(spark, options, chosen.log).write.mode("error").parquet(chosen.target)
+            kept = spark.read.parquet(chosen.target).count()
         sys.stdout.write(f"{kept} messages of {chosen.log} are left in {chosen.target}\n")
     return 0
 

@@ -47,6 +47,16 @@ def options_of(access: Access) -> dict[str, str]:
     return {"url": access.url, **{PREFIX + name: value for name, value in access.options}}
 
 
+def access_in(options: Mapping[str, str]) -> Access:
+    """The way back."""
+    given = {
+        name.removeprefix(PREFIX): value
+        for name, value in options.items()
+        if name.startswith(PREFIX)
+    }
+    return Access.of(options.get("url"), given)
+
+
 @contextmanager
 def session(name: str, master: str | None = None, **conf: str) -> Iterator[Any]:
     from pyspark.sql import SparkSession

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlog.spark.access import PREFIX, Access
-from dlog.spark.jobs.session import access_of, options_of, parser, session
+from dlog.spark.jobs.session import access_in, access_of, options_of, parser, session
 
 SEGMENTS_OF_A_TASK = 4
 
@@ -108,15 +107,6 @@ def _seqs(
     edges = [first, *(edge for run in found for edge in run[:2]), end]
     between = sum(edges[i] != edges[i + 1] for i in range(0, len(edges), 2))
     return sum(run[2] for run in found), sum(run[3] for run in found) + between
-
-
-def access_in(options: Mapping[str, str]) -> Access:
-    given = {
-        name.removeprefix(PREFIX): value
-        for name, value in options.items()
-        if name.startswith(PREFIX)
-    }
-    return Access.of(options.get("url"), given)
 
 
 def told_of(finding: Any) -> str:
