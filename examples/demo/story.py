@@ -1,5 +1,6 @@
 """The story: append; a second process takes over while the first is frozen; the first wakes and is
-told who won; a tailing reader has missed and repeated nothing; seek by id and by time; describe.
+told who won; a tailing reader has missed and repeated nothing; seek by id and by time; describe;
+and where Spark is, read in parallel.
 
 Nothing is printed that was not checked. A claim that does not hold ends the demo with exit code 1.
 """
@@ -17,6 +18,8 @@ from typing import Any
 
 import dlog
 from examples.demo.process import ROOT, Process
+from examples.demo.spark import tell_spark
+from examples.demo.telling import chapter, check, say
 
 LOG = "orders"
 LAST = "that-is-all"
@@ -40,11 +43,15 @@ class Facts:
 def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="dlog-demo-") as directory:
-        facts = tell(f"file:{directory}/data")
+        url = f"file:{directory}/data"
+        facts = tell(url)
+        story_s = time.perf_counter() - began
+        spark = tell_spark(url)
     print()
     for line in timeline(facts):
         print(line)
-    print(f"\nEverything above was checked. {time.perf_counter() - began:.1f} s.")
+    took = "" if spark is None else f", with Spark {spark[1]:.1f} s ({spark[0]:.1f} s to set it up)"
+    print(f"\nEverything above was checked. {story_s:.1f} s{took}.")
     return 0
 
 
@@ -155,19 +162,6 @@ def timeline(facts: Facts) -> list[str]:
         f"  ben     {' ' * facts.ana}  {took}  {ben}",
         f"  reader  {ana}  {gap}  {ben}  {every} of {every}, each once, in order",
     ]
-
-
-def chapter(title: str, code: str) -> None:
-    print(f"\n── {title} {'─' * max(2, 60 - len(title))} {code}")
-
-
-def say(line: str) -> None:
-    print(f"   {line}".rstrip(), flush=True)
-
-
-def check(holds: bool, claim: str, evidence: object = "") -> None:
-    if not holds:
-        raise SystemExit(f"the demo failed: {claim}, but: {evidence}")
 
 
 if os.name != "posix":  # SIGSTOP is how a process is frozen

@@ -1,0 +1,7 @@
+"""`python -m examples.pipeline`"""
+
+import sys
+
+from examples.pipeline.story import main
+
+sys.exit(main())
