@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 DISTINCT_BYTES = 32 << 20  # more than caches hold
 BATCH_BYTES = 1 << 20
@@ -76,13 +84,60 @@ class _Reader(DataSourceReader):
         return [Share(i * each, each, self._size) for i in range(self._parts)]
 
     def read(self, part: Any) -> Iterator[Any]:
-        batches = _batches(part.size)
-        left, i = part.rows, 0
-        while left > 0:
-            batch = batches[i % len(batches)]
-            yield batch if batch.num_rows <= left else batch.slice(0, left)
-            left -= batch.num_rows
-            i += 1
+        return _read(part)
+
+
+def _read(part: Share) -> Iterator[Any]:
+    batches = _batches(part.size)
+    left, i = part.rows, 0
+    while left > 0:
+        batch = batches[i % len(batches)]
+        yield batch if batch.num_rows <= left else batch.slice(0, left)
+        left -= batch.num_rows
+        i += 1
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """So many messages with each trigger, until all came."""
+
+    def __init__(self, options: Any) -> None:
+        self._rows, self._size = int(options["rows"]), int(options["size"])
+        self._parts, self._step = int(options["parts"]), int(options["step"])
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": 0}
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return ReadMaxRows(self._step)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": self._rows}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
+        return {"at": min(self._rows, start["at"] + self._step)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        each = max(1, (end["at"] - start["at"]) // self._parts)
+        return [Share(start["at"] + i * each, each, self._size) for i in range(self._parts)]
+
+    def read(self, part: Any) -> Iterator[Any]:
+        return _read(part)
+
+
+class _Discarding(DataSourceArrowWriter):
+    def write(self, batches: Iterator[Any]) -> Any:
+        for _ in batches:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: Any) -> None:
+        pass
+
+    def abort(self, messages: Any) -> None:
+        pass
 
 
 class MemorySource(DataSource):
@@ -95,3 +150,9 @@ class MemorySource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         return _Reader(self.options)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        return _StreamReader(self.options)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return _Discarding()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ PARTS = 4
 SIZES = {1024: 700_000, 100: 4_000_000}  # bytes of a value: messages
 SHARE_MIN = 0.70
 SCALING_MIN = 0.9
+SINK_MIN, MICRO_BATCH_MAX, EXPORT_MIN = 0.60, 1.15, 0.80
 
 
 def write_log(url: str, size: int, count: int, segment_bytes: int = 64 * MIB) -> None:
@@ -129,8 +131,143 @@ def scaling(setting: Setting) -> list[Finding]:
     ]
 
 
+def sink(setting: Setting) -> list[Finding]:
+    """Rows of 100 bytes from memory, into a log and into nothing."""
+    size, count = 100, setting.pick(1_000_000, 20_000)
+    with setting.scratch() as scratch, session(scratch) as spark:
+        url = f"file:{scratch / 'out'}"
+
+        def rows() -> Any:
+            given = {"rows": count, "size": size, "parts": 2}
+            return spark.read.format("from_memory").options(**given).load().select("value")
+
+        def ours() -> None:
+            rows().write.format("dlog").mode("append").options(url=url, topic=LOG).save()
+
+        def discarded() -> None:
+            rows().write.format("from_memory").mode("append").save()
+
+        cases = {"ours": lambda: _timed(ours), "discarded": lambda: _timed(discarded)}
+        interleaved(1, cases)
+        times = interleaved(setting.rounds, cases)
+    share = median_ratio(times["discarded"], times["ours"])
+    return [
+        Finding(
+            "sink",
+            "rows of 100 B into a log",
+            f"{count / median(times['ours']) / 1e6:.2f} M/s, {share:.0%} of a sink that discards",
+            f"≥ {SINK_MIN:.0%}",
+            share >= SINK_MIN,
+            f"discarded {count / median(times['discarded']) / 1e6:.2f} M/s",
+            {"share": share},
+            times,
+        )
+    ]
+
+
+def micro_batch(setting: Setting) -> list[Finding]:
+    """What a trigger takes, with a thousand messages of 100 bytes, into nothing."""
+    size, step, triggers = 100, 1_000, setting.pick(20, 4)
+    with setting.scratch() as scratch, session(scratch) as spark:
+        url = f"file:{scratch / 'log'}"
+        write_log(url, size, step * triggers)
+        number = itertools.count()
+
+        def took_ms(reader: Any) -> float:
+            query = (
+                reader.load()
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(scratch / f"checkpoint-{next(number)}"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            progress = [each for each in query.recentProgress if each.numInputRows]
+            if len(progress) < triggers:
+                raise RuntimeError(f"{len(progress)} of {triggers} triggers")
+            return median([each.durationMs["triggerExecution"] for each in progress[1:]])
+
+        def ours() -> float:
+            reader = spark.readStream.format("dlog").option("url", url).option("subscribe", LOG)
+            places = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": step}
+            return took_ms(reader.options(**places))
+
+        def memory() -> float:
+            given = {"rows": step * triggers, "size": size, "parts": 1, "step": step}
+            return took_ms(spark.readStream.format("from_memory").options(**given))
+
+        cases = {"ours": ours, "memory": memory}
+        interleaved(1, cases)
+        times = interleaved(setting.rounds, cases)
+    ratio = median_ratio(times["ours"], times["memory"])
+    return [
+        Finding(
+            "micro_batch",
+            "a trigger of 1,000 messages, p50",
+            f"{median(times['ours']):.0f} ms, {ratio:.2f} x a source in memory",
+            f"≤ {MICRO_BATCH_MAX} x",
+            ratio <= MICRO_BATCH_MAX,
+            f"from memory {median(times['memory']):.0f} ms",
+            {"ratio": ratio},
+            times,
+        )
+    ]
+
+
+def export(setting: Setting) -> list[Finding]:
+    """The export job, and the same rows to Parquet from memory."""
+    from dlog.spark.jobs.export import export as export_log
+
+    size, count = 1024, setting.pick(1_000_000, 20_000)
+    with setting.scratch() as scratch, session(scratch) as spark:
+        url = f"file:{scratch / 'log'}"
+        write_log(url, size, count)
+        number = itertools.count()
+
+        def ours() -> float:
+            target = str(scratch / f"ours-{next(number)}")
+            return _timed(lambda: export_log(spark, {"url": url}, LOG, target))
+
+        def memory() -> float:
+            given = {"rows": count, "size": size, "parts": 2}
+            rows = spark.read.format("from_memory").options(**given).load()
+            rows = rows.selectExpr(
+                "to_date(timestamp) as day",
+                "partition as shard",
+                "topic as log",
+                "offset as seq",
+                "timestamp",
+                "cast(null as timestamp) as event_time",
+                "key",
+                "value",
+                "cast(null as array<struct<key:string,value:binary>>) as headers",
+            )
+            target = str(scratch / f"memory-{next(number)}")
+            return _timed(lambda: rows.write.partitionBy("day", "shard").parquet(target))
+
+        cases = {"ours": ours, "memory": memory}
+        interleaved(1, cases)
+        times = interleaved(setting.rounds, cases)
+    share = median_ratio(times["memory"], times["ours"])
+    return [
+        Finding(
+            "export",
+            "1 KB to Parquet",
+            f"{count * size / median(times['ours']) / 1e6:.0f} MB/s, {share:.0%} of from memory",
+            f"≥ {EXPORT_MIN:.0%}",
+            share >= EXPORT_MIN,
+            f"from memory {count * size / median(times['memory']) / 1e6:.0f} MB/s",
+            {"share": share},
+            times,
+        )
+    ]
+
+
 ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
     "read": read,
     "scaling": scaling,
+    "sink": sink,
+    "micro_batch": micro_batch,
+    "export": export,
     "once": once,
 }
