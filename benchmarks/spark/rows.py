@@ -17,6 +17,7 @@ from benchmarks.common import (
     median_ratio,
     random_values,
 )
+from benchmarks.spark import kafka
 from benchmarks.spark.once import once
 from benchmarks.spark.session import session
 
@@ -25,6 +26,7 @@ PARTS = 4
 SIZES = {1024: 700_000, 100: 4_000_000}  # bytes of a value: messages
 SHARE_MIN = 0.70
 SCALING_MIN = 0.9
+PEER_MIN = {1024: 2.0, 100: 2.5}
 SINK_MIN, MICRO_BATCH_MAX, EXPORT_MIN = 0.60, 1.15, 0.80
 
 
@@ -67,6 +69,48 @@ def read(setting: Setting) -> list[Finding]:
                 interleaved(1, cases)  # workers and their clients are there
                 times = interleaved(setting.rounds, cases)
                 findings.append(_share("read", f"{name}, {size} B", size, count, times))
+    return findings
+
+
+def peer(setting: Setting) -> list[Finding]:
+    """Spark's own Kafka source, on a broker of this machine."""
+    connector = ",".join(kafka.class_path(kafka.CONNECTOR, alone=True))
+    findings = []
+    with (
+        setting.scratch() as scratch,
+        kafka.broker(scratch) as address,
+        session(scratch, **{"spark.jars": connector}) as spark,
+    ):
+        for size, full in SIZES.items():
+            count = setting.pick(full, 20_000)
+            url, topic = f"file:{scratch / str(size)}", f"{kafka.TOPIC}-{size}"
+            write_log(url, size, count)
+            ours, memory = _sources(spark, url, size, count)
+            memory().select("value").write.format("kafka").options(
+                **{"kafka.bootstrap.servers": address, "topic": topic}
+            ).save()
+            for name, action in ACTIONS.items():
+                cases = {
+                    "ours": lambda a=action, d=ours: _timed(lambda: a(d())),
+                    "kafka": lambda a=action, t=topic: _timed(
+                        lambda: a(kafka.frame(spark, address, t))
+                    ),
+                }
+                interleaved(1, cases)
+                times = interleaved(setting.rounds, cases)
+                ratio, least = median_ratio(times["kafka"], times["ours"]), PEER_MIN[size]
+                findings.append(
+                    Finding(
+                        "peer",
+                        f"{name}, {size} B",
+                        f"{count / median(times['ours']) / 1e6:.2f} M/s, {ratio:.2f} x Kafka's",
+                        f"≥ {least} x",
+                        ratio >= least,
+                        f"Kafka's source {count / median(times['kafka']) / 1e6:.2f} M/s",
+                        {"ratio": ratio},
+                        times,
+                    )
+                )
     return findings
 
 
@@ -265,6 +309,7 @@ def export(setting: Setting) -> list[Finding]:
 
 ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
     "read": read,
+    "peer": peer,
     "scaling": scaling,
     "sink": sink,
     "micro_batch": micro_batch,
