@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,18 +44,18 @@ def test_a_bookie_dies_in_the_middle_of_a_job(
     assert parts >= 6
 
     def slowly(rows: Any) -> Any:
+        import fcntl
         import pathlib
-        import time
 
         for number, row in enumerate(rows):
             if number == 1:
                 pathlib.Path(flags, "begun").touch()
-                deadline_s = time.monotonic() + 60
-                while not pathlib.Path(flags, "dead").exists():
-                    assert time.monotonic() < deadline_s
-                    time.sleep(0.01)  # the test's own signal, in a process that has no other way
+                with pathlib.Path(flags, "held").open() as held:
+                    fcntl.flock(held, fcntl.LOCK_SH)  # until the test lets go of it
             yield row["offset"]
 
+    held = (tmp_path / "held").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
     found: list[int] = []
     job = threading.Thread(target=lambda: found.extend(df.rdd.mapPartitions(slowly).collect()))
     job.start()
@@ -64,10 +65,11 @@ def test_a_bookie_dies_in_the_middle_of_a_job(
             job.join(0.05)
             assert job.is_alive()
         victim.kill()
-        (tmp_path / "dead").touch()
+        held.close()
         job.join(120)
         assert sorted(found) == list(range(30_000))
         assert expect_equal(frame(spark, url, columns=WHOLE), url) == 30_000
     finally:
+        held.close()
         victim.start()
         victim.wait_until_serving()
