@@ -1,13 +1,16 @@
 """python -m benchmarks.spark [row …] [--rounds 3] [--quick] [--json FILE]
 
-Measures the rows that are named, or all. A table goes to stdout, everything to a JSON file. The
-exit code says nothing of the figures: a machine that is busy must not look like a defect.
+Measures the rows that are named, or all, each in a process of its own: what a JVM was started with
+it keeps. A table goes to stdout, everything to a JSON file. The exit code says nothing of the
+figures: a machine that is busy must not look like a defect.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.common import ROOT, Finding, Setting, machine, print_table, write_json
@@ -38,7 +41,8 @@ def main() -> None:
     findings: list[Finding] = []
     for row in chosen.rows or ROWS:
         print(f"measuring {row} …", file=sys.stderr)
-        findings += ROWS[row](setting)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+            findings += apart.submit(ROWS[row], setting).result()
     print()
     print_table(findings)
     write_json(chosen.json, setting, findings, machine=where)
