@@ -55,12 +55,22 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        options, bounds = self.options, self.bounds
+        options = self.options
         client = options.access.connect()
         logs = options.logs or names_matching(client, options.pattern)
         starts = {log: options.start.of(log) for log in logs}
         ends = {log: options.end.of(log) for log in logs}
         check_late_starts(client, starts, options)
+        parts = self._planned(client, starts, ends)
+        for part in parts:
+            check_uid(part.range.log, part.range.log_uid, options.start)
+            check_uid(part.range.log, part.range.log_uid, options.end)
+        return parts
+
+    def _planned(
+        self, client: dlog.Client, starts: dict[str, Place], ends: dict[str, Place]
+    ) -> list[InputPartition]:
+        options, bounds = self.options, self.bounds
         if bounds == Bounds():
             return plan(client, options, starts, ends, self._columns)
         for log in list(starts):
@@ -114,8 +124,6 @@ def plan(
         max_messages=sizes.max_messages,
         on_truncated=options.on_truncated,
     )
-    for each in ranges:
-        check_uid(each.log, each.log_uid, options.start)
     if bounds is not None:
         ranges = within(ranges, bounds)
     return [RangeShare(each, options.access, columns, options.on_truncated) for each in ranges]

@@ -133,6 +133,13 @@ def test_offsets_read_as_those_of_kafka_and_name_the_log(
     later = Query(spark, url, tmp_path / "d", subscribe="orders", startingOffsets=json.dumps(end))
     fill(url, 3, first=10)
     assert later.run() == [[10, 11, 12]]
+    with dlog.connect(url) as client:
+        client.admin.remove("orders")
+    fill(url, 20)
+    for option in ("startingOffsets", "endingOffsets"):
+        batch = spark.read.format("dlog").option("url", url).option(option, json.dumps(end))
+        with pytest.raises(Exception, match="made again since"):
+            batch.load("orders").count()
 
 
 def test_truncation_under_a_query(spark: Any, url: str, tmp_path: Path) -> None:
