@@ -28,6 +28,7 @@ from dlog.admin.summary import (
     LogSummary,
     SegmentSummary,
     Truncation,
+    unreadable,
 )
 from dlog.admin.terminate import terminate
 from dlog.admin.truncate import check_before, truncate
@@ -37,6 +38,7 @@ from dlog.effects import Procedure
 from dlog.errors import (
     AlreadyExists,
     ConfigError,
+    FormatError,
     Moved,
     NotFound,
     Timeout,
@@ -109,7 +111,8 @@ class Admin(MetaMoves, Jobs):
         return await self.describe(name)
 
     async def list(self, prefix: str = "") -> list[LogSummary]:
-        """The logs whose names begin with `prefix`, by name."""
+        """The logs whose names begin with `prefix`, by name. One whose metadata is damaged has the
+        state "unreadable", and does not hide the others."""
         try:
             stores = await self._get_stores(False)
             nodes = await stores.meta.children(stores.layout.logs)
@@ -122,6 +125,8 @@ class Admin(MetaMoves, Jobs):
                 found.append(await self._look(name, summarize))
             except (NotFound, Moved):
                 continue  # what is left of a log that was removed, or moved away
+            except FormatError:
+                found.append(unreadable(name))
         return found
 
     async def describe(self, name: str) -> LogDescription:

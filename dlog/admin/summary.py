@@ -56,6 +56,11 @@ class LogSummary:
     last_time_us: int | None
 
 
+def unreadable(name: str) -> LogSummary:
+    """Nothing is known of a log whose metadata is damaged. `fsck` says what is wrong with it."""
+    return LogSummary(name, "unreadable", 0, 0, 0, 0, 0, 0, None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class HoldSummary:
     """Somebody's hold: from the message with this seq on, no policy truncates."""

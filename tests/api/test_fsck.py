@@ -422,6 +422,12 @@ async def test_the_node_of_a_log_cannot_be_read(api: Api) -> None:
     assert only(report, "meta_unreadable").where.path == path
     assert not report.plan
     assert [log.name for log in report.logs] == ["other"]
+    async with api.connect() as client:
+        listed = await client.admin.list()
+        assert [(log.name, log.state) for log in listed] == [
+            ("log", "unreadable"),
+            ("other", "open"),
+        ]
 
 
 # --- between the list and the ledgers
