@@ -255,3 +255,15 @@ def test_writers_of_others_between_batches(spark: Any, url: str, tmp_path: Path)
     assert ours == list(range(400))
     theirs = [value for value in values if value.startswith(b"rival")]
     assert [value for value in theirs if value in set(appended)] == appended
+
+
+def test_a_named_write_adds_only_what_is_missing(spark: Any, url: str) -> None:
+    """The first run died between one log and the next."""
+    rows = numbers(spark, 100).selectExpr("value", "if(key < '3', 'a', 'b') as topic")
+    named = {"url": url, "query": "monday"}
+    rows.where("topic = 'a'").write.format("dlog").mode("append").options(**named).save()
+    first = [m.value for m in messages(url, "a")]
+    rows.write.format("dlog").mode("append").options(**named).save()
+    assert [m.value for m in messages(url, "a")] == first
+    assert len(first) + len(messages(url, "b")) == 100
+    assert not ledgers_that_nobody_lists(url)
