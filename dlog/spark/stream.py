@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 if strict:
                     raise Truncated(told, log=log)
                 _log.warning("%s; what it has now is read from its beginning", told)
-                begin = 0
+                begin = 0  # also where a log lost its end
             if begin < until[SHARD]:
                 begins[log], ends[log] = begin, until[SHARD]
         client = self._client()
@@ -261,9 +261,9 @@ def _at(seq: int, uid: str) -> dict[str, Any]:
 
 
 def _begin(start: Offset, log: str, end: Mapping[str, Any]) -> int:
-    """A log that is new to the query is read from its beginning."""
+    """A log that is new to the query is read from its beginning, also one of an old name."""
     at = start.get(log)
-    return 0 if at is None else int(at[SHARD])
+    return 0 if at is None or _is_other(start, log, end) else int(at[SHARD])
 
 
 def _is_other(start: Offset, log: str, end: Mapping[str, Any]) -> bool:

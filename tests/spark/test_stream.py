@@ -172,6 +172,20 @@ def test_a_log_that_was_made_again_is_not_taken_for_the_old_one(
     assert lenient.run() == [list(range(30))]
 
 
+def test_nor_is_one_that_has_less_than_it_had(spark: Any, url: str, tmp_path: Path) -> None:
+    fill(url, 20)
+    strict = Query(spark, url, tmp_path / "strict", subscribe="orders")
+    lenient = Query(spark, url, tmp_path / "lenient", subscribe="orders", failOnDataLoss="false")
+    strict.run()
+    lenient.run()
+    with dlog.connect(url) as client:
+        client.admin.remove("orders")
+    fill(url, 5)
+    with pytest.raises(Exception, match="not the one that this query read"):
+        strict.run()
+    assert lenient.run() == [list(range(5))]
+
+
 def test_a_group_holds_what_was_not_committed(spark: Any, url: str, tmp_path: Path) -> None:
     fill(url, 100)
     query = Query(
