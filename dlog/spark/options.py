@@ -108,7 +108,7 @@ class SinkOptions:
     log: str | None
     exactly_once: bool
     creates: bool
-    codec: str | None
+    codec: str
     query: str | None
     turn_timeout_ms: int
 
@@ -247,7 +247,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         log=None if found is None else check_log_name(found[1]),
         exactly_once=delivery == "exactlyonce",
         creates=given.truth("createLogs", True),
-        codec=given.text("codec"),
+        codec=given.text("codec") or "none",
         query=given.text("query"),
         turn_timeout_ms=given.duration_ms("turnTimeout", _TURN_TIMEOUT),
     )

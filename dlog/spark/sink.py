@@ -67,7 +67,6 @@ class Filled(WriterCommitMessage):  # type: ignore[misc]  # pyspark's base has n
     """What a task has to publish: names and numbers."""
 
     segments: list[dlog.FilledSegment] = field(default_factory=list)
-    messages: int = 0
     query: str | None = None
 
 
@@ -110,7 +109,7 @@ class _Writer:
             for batch in batches:
                 for log, messages in by_log(batch, options.log):
                     tasks.take(log, messages)
-            return Filled(tasks.close(), tasks.messages, query)
+            return Filled(tasks.close(), query)
         except BaseException:
             tasks.abort()
             raise
@@ -197,7 +196,6 @@ class _Segments:
         self._client = options.access.connect()
         self._open: dict[str, Any] = {}
         self._filled: list[dlog.FilledSegment] = []
-        self.messages = 0
 
     def take(self, log: str, messages: Any) -> None:
         segment = self._open.get(log)
@@ -207,15 +205,14 @@ class _Segments:
         if segment is None:
             segment = self._open[log] = self._made(log)
         segment.append_batch(messages)
-        self.messages += messages.num_rows
 
     def _made(self, log: str) -> Any:
-        given = {} if self._options.codec is None else {"codec": self._options.codec}
+        codec = self._options.codec
         try:
-            return self._client.admin.open_segment(log, job=self._job, **given)
+            return self._client.admin.open_segment(log, job=self._job, codec=codec)
         except NotFound:
             create(self._options, log)
-            return self._client.admin.open_segment(log, job=self._job, **given)
+            return self._client.admin.open_segment(log, job=self._job, codec=codec)
 
     def _close(self, log: str) -> None:
         filled = self._open.pop(log).close()
@@ -241,7 +238,6 @@ class _Turns:
         self._options = options
         self._client = options.access.connect()
         self._open: dict[str, Any] = {}
-        self.messages = 0
 
     def take(self, log: str, messages: Any) -> None:
         writer = self._open.get(log)
@@ -256,7 +252,6 @@ class _Turns:
             self._one_by_one(writer, columns, headers)
         else:
             writer.append_many(columns["value"], keys=columns.get("key"), headers=headers)
-        self.messages += messages.num_rows
 
     @staticmethod
     def _one_by_one(writer: Any, columns: dict[str, list[Any]], headers: list[Any] | None) -> None:
@@ -277,15 +272,12 @@ class _Turns:
             ticket.result()
 
     def _opened(self, log: str) -> Any:
-        given: dict[str, Any] = {}
-        if self._options.codec is not None:
-            given["codec"] = self._options.codec
         return self._client.open_writer(
             log,
             create=self._options.creates,
             takeover="wait",
             open_timeout_ms=self._options.turn_timeout_ms,
-            **given,
+            codec=self._options.codec,
         )
 
     def _leave(self) -> None:
