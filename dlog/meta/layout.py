@@ -20,6 +20,9 @@ class Layout:
         self.root = root
         self.format = f"{root}/format"
         self.logs = f"{root}/logs"
+        self.streams = f"{root}/streams"
+        self.groups = f"{root}/groups"
+        self.configs = f"{root}/config"
 
     def log(self, name: str) -> str:
         return f"{self.logs}/{_log_node(name)}"
@@ -46,6 +49,17 @@ class Layout:
     def job(self, name: str, token: str) -> str:
         """Ephemeral, of a job that fills a ledger of the log."""
         return f"{self.log(name)}/jobs/{token}"
+
+    def stream(self, name: str) -> str:
+        return f"{self.streams}/{_log_node(name)}"
+
+    def group(self, group: str, stream: str) -> str:
+        """What the workers of a group share about one stream."""
+        return f"{self.groups}/{_log_node(group)}/{_log_node(stream)}"
+
+    def config(self, name: str) -> str:
+        """A document that changes while programs run."""
+        return f"{self.configs}/{_log_node(name)}"
 
 
 @functools.lru_cache(maxsize=LOGS_KEPT)

@@ -62,6 +62,10 @@ ROOMS = (
             r"dlog\.writer\.(segments|takeover|times)",
             r"dlog\.reader\.(horizon|lag|message|places|ranges|reasons|resolve|segments)",
             r"dlog\.admin\.(plan|publish)",
+            r"dlog\.streams\.routing(\..*)?",
+            r"dlog\.streams\.(document|reshard|places|lanes|merge)",
+            r"dlog\.streams\.config\.document",
+            r"dlog\.groups\.(plan|view|leases)",
         ),
         _may("floor", "wire", "contracts", "effects", "meta values", "links"),
         _NO_IO,
@@ -106,11 +110,19 @@ ROOMS = (
     Room("admin", (r"dlog\.admin(\..*)?",), _WAIST | _may("reader", "writer", "attended")),
     Room("standby", (r"dlog\.standby(\..*)?",), _WAIST | _may("reader", "writer")),
     Room("copying", (r"dlog\.copying(\..*)?",), _WAIST | _may("reader", "writer")),
+    Room("streams", (r"dlog\.streams(\..*)?",), _WAIST | _may("reader", "writer", "admin")),
+    Room(
+        "groups",
+        (r"dlog\.groups(\..*)?",),
+        _WAIST | _may("reader", "writer", "admin", "streams"),
+    ),
     # The front door: the only place that knows which URL scheme is which backend.
     Room(
         "front",
         (r"dlog", r"dlog\.(client|copies|aio)", r"dlog\.sync(\..*)?"),
-        _WAIST | _BACKENDS | _may("writer", "reader", "admin", "standby", "copying"),
+        _WAIST
+        | _BACKENDS
+        | _may("writer", "reader", "admin", "standby", "copying", "streams", "groups"),
     ),
     Room("cli", (r"dlog\.cli(\..*)?", r"dlog\.__main__"), _may("floor", "front")),
     # Stands on public names; the package is what Spark looks for by its name.
@@ -120,7 +132,8 @@ ROOMS = (
         (r"dlog\.testing(\..*)?",),
         _WAIST
         | _BACKENDS
-        | _may("writer", "reader", "admin", "standby", "copying", "front", "own trees"),
+        | _may("writer", "reader", "admin", "standby", "copying", "front", "own trees")
+        | _may("streams", "groups"),
     ),
 )
 

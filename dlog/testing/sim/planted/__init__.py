@@ -96,6 +96,10 @@ ROOMS = (
     "log_repair",
     "ledger",
     "drivers",
+    "streams",
+    "streams_health",
+    "streams_config",
+    "groups",
 )
 
 
