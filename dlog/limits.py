@@ -72,6 +72,15 @@ RANGE_LOOKS_AT_ONCE = 16
 RANGE_PLANS_MAX = 5  # while ledgers that are planned with are deleted
 RANGES_MAX = 100_000  # of one plan; a plan of more is a mistake in `target_bytes`
 
+# A stream is one node: of its shards (each some 130 bytes) and of the keys that are pinned.
+SHARDS_MAX = 1_600
+STREAM_PINS_MAX = 256
+STREAM_PIN_BYTES_MAX = 256
+INHERITED_ROWS_MAX = 6_000  # last numbers of producers that a shard has from those before it
+STREAM_KEYS_KNOWN = 1 << 16  # keys whose shard a writer remembers, so that it need not hash again
+STREAM_WINDOW_BYTES_MIN = 4 * MIB  # of one shard, where many share the window of a writer
+STREAM_PATIENCE_MS_DEFAULT = 1_000  # so long an idle shard is waited for when reading by time
+
 META_TIMEOUT_MS_DEFAULT = 10_000
 SESSION_TIMEOUT_MS_DEFAULT = 10_000
 # What a bookie takes in one frame, length prefix included, unless it is configured otherwise. What

@@ -169,8 +169,24 @@ JOB_POINTS = frozenset(
     }
 )
 
+# Of streams: their shards, and what a change of them sets off.
+STREAM_POINTS = frozenset(
+    {
+        "stream.made",
+        "stream.resharded",  # decided: parents are sealed, children are there
+        "stream.log_ended",
+        "stream.ended",  # that the logs have ended, the list says
+        "stream.numbers_kept",  # of producers, for a child
+        "stream.lane_opened",
+        "stream.resent",
+        "stream.terminated",
+        "stream.forgotten",
+    }
+)
+
 _KNOWN = (
     POINTS
+    | STREAM_POINTS
     | LIFE_POINTS
     | BOOKIE_POINTS
     | STANDBY_POINTS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dlog.errors import DlogError, check
 from dlog.ledger.store import Buffer
@@ -47,6 +47,7 @@ class Batch:
         "headers",
         "keys",
         "ledger_id",
+        "moved",
         "origin",
         "producer",
         "sent_s",
@@ -72,6 +73,7 @@ class Batch:
         self.done = False
         self.error: DlogError | None = None
         self.error_seen = False  # somebody was told
+        self.moved: list[Any] | None = None  # tickets of the messages that were sent elsewhere
         self.waiters: deque[Callable[[], None]] = deque()
 
     def append(

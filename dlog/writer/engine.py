@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from dlog import trace
@@ -91,6 +92,8 @@ class Engine:
         self._sealing = False  # all is flushed: no duty begins any more
         self._last_pushed: Batch | None = None
         self.failed_batches: list[Batch] = []
+        # Gets what was sent and what was not when the handle dies, instead of failing it.
+        self.heir: Callable[[DlogError, list[Batch], list[Batch]], None] | None = None
         self._early_failures: dict[int, DlogError] = {}  # heard before there was a core
         self._buried = False
         self.watch = WriterWatch(self, self._driver, stores)
@@ -486,16 +489,15 @@ class Engine:
         error = self.core.error
         assert error is not None
         sent = self.core.take_unacknowledged()
-        unsent = error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD)
-        left = self.batcher.refuse(unsent)
-        for batch in sent:
-            batch.resolve(error.again(outcome=Outcome.UNKNOWN, handle=Handle.DEAD))
-        for batch in left:
-            batch.resolve(unsent)
-        self.failed_batches = sent + left
+        left = self.batcher.refuse(error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD))
+        if self.heir is None:
+            fail_batches(error, sent, left)
+            self.failed_batches = sent + left
+        else:
+            self.heir(error, sent, left)
         if self.watch.meter is not None:
             self.watch.meter.failed(self.failed_batches)
-        self.batcher.release(sum(batch.bytes for batch in self.failed_batches))
+        self.batcher.release(sum(batch.bytes for batch in sent + left))
         self._let_go()
         for watcher in self._watchers:
             if not watcher.done():
@@ -540,6 +542,14 @@ class Engine:
         for batch in batches:
             batch.waiters.clear()
             batch.resolve(error)
+
+
+def fail_batches(error: DlogError, sent: list[Batch], left: list[Batch]) -> None:
+    """What was sent is unknown, what was not did not happen."""
+    for batch in sent:
+        batch.resolve(error.again(outcome=Outcome.UNKNOWN, handle=Handle.DEAD))
+    for batch in left:
+        batch.resolve(error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD))
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -42,6 +42,8 @@ class Ticket:
         """Names the message at once and for good: `resolve` tells what became of it, also when this
         process is gone."""
         batch = self._batch
+        if batch.moved is not None and batch.moved[self._idx] is not None:
+            return batch.moved[self._idx].token  # type: ignore[no-any-return]
         return Token(batch.origin.log_uid, batch.origin.epoch, batch.first_seq + self._idx)
 
     def result(self, timeout: float | None = None) -> MessageId:
@@ -78,6 +80,8 @@ class Ticket:
 
     def _answer(self) -> MessageId:
         batch = self._batch
+        if batch.moved is not None:
+            return batch.moved[self._idx]._answer()  # type: ignore[no-any-return]
         if batch.error is not None:
             batch.error_seen = True
             raise self.named(batch.error.again())
@@ -92,6 +96,8 @@ class Ticket:
     def __repr__(self) -> str:
         if not self._batch.done:
             return "<Ticket pending>"
+        if self._batch.moved is not None:
+            return repr(self._batch.moved[self._idx])
         if self._batch.error is not None:
             return f"<Ticket {type(self._batch.error).__name__}>"
         return f"<Ticket {self._answer()}>"

@@ -63,7 +63,7 @@ ROOMS = (
             r"dlog\.reader\.(horizon|lag|message|places|ranges|reasons|resolve|segments)",
             r"dlog\.admin\.(plan|publish)",
             r"dlog\.streams\.routing(\..*)?",
-            r"dlog\.streams\.(document|reshard|places|lanes|merge)",
+            r"dlog\.streams\.(document|inherited|lanes|merge|numbers|places|reshard|routes)",
             r"dlog\.streams\.config\.document",
             r"dlog\.groups\.(plan|view|leases)",
         ),

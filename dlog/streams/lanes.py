@@ -1,0 +1,273 @@
+"""The core of a writer of many shards: what becomes of its lanes when shards end.
+
+A *lane* is the writer of one shard's log. When a shard is split or merged, its log is terminated
+under the lane, whoever is writing: the lane dies, with messages that were on their way. What
+became of each is certain by then, because the log has ended. Those that are in the log are
+acknowledged; the others are sent again to the shards that have their keys now, before anything new
+is, in the order in which they were sent first. So a key keeps its order, nothing is lost, and
+nothing is there twice.
+
+A lane whose shard is open and that died all the same was taken over by another writer: it is lost,
+with the errors that it died with.
+
+`carry_on` is run again whenever a lane died, and always looks at the newest list first. It decides;
+how lanes are opened, told apart and sent on is the driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dlog.effects import CreateNode, Effect, Procedure, ReadNode
+from dlog.errors import AlreadyExists, NotFound, Unsupported
+from dlog.streams.document import Shard, ShardState, StreamMeta
+from dlog.streams.numbers import Inherited, Numbers, inherit
+from dlog.streams.reshard import SeenStream, Site, end_before, read_stream
+
+
+class Left(NamedTuple):
+    """A message that was on its way when its lane died. `ticket` is the driver's."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Any
+    event_time_us: int | None
+    producer: tuple[int, int] | None
+    ticket: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CountNumbers(Effect):
+    """→ `Numbers`: of the producers in a log that has ended."""
+
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLane(Effect):
+    """Become the writer of an open shard's log. `Unsupported` when the log has ended."""
+
+    shard: Shard
+    inherited: Inherited
+
+
+@dataclass(frozen=True, slots=True)
+class TellApart(Effect):
+    """→ the messages of this lane that are not in its log, in their order. The others are
+    acknowledged now. The log has ended; the lane is closed if it does not know yet."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resend(Effect):
+    """Hand these to the lanes of their keys, in this order → those that a lane did not take because
+    it died meanwhile, in their order."""
+
+    messages: tuple[Left, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect):
+    """They belong to shards of other writers now, or to none: they are in no log."""
+
+    messages: tuple[Left, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoseLane(Effect):
+    """Somebody else writes this shard: its messages end as its writer says."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Effect):
+    """New messages go by the lanes as they are now."""
+
+
+class Lanes:
+    """Which shards are this writer's. `wanted` is None for all that there are and will be."""
+
+    def __init__(self, wanted: frozenset[int] | None) -> None:
+        self.wanted = wanted
+        self.meta: StreamMeta | None = None
+        self.opened: set[int] = set()  # lanes that are, dead or alive
+        self.dead: set[int] = set()  # of them, those known to be
+        self.lost: set[int] = set()  # shards that somebody else took from us
+        self.left: tuple[Left, ...] = ()  # told apart, and not yet sent again
+        self._held: set[int] = (
+            set()
+        )  # shards that were ours at any time, as long as they are listed
+
+    def saw(self, meta: StreamMeta) -> None:
+        self.meta = meta
+        if self.wanted is not None:
+            listed = {shard.number for shard in meta.shards}
+            self._held = {n for n in self._held | self.wanted if n in listed}
+            for shard in meta.shards:  # parents stand before their children
+                if shard.parents and shard.parents[0] in self._held:
+                    self._held.add(shard.number)
+
+    def is_ours(self, number: int) -> bool:
+        """A child belongs to whoever has its first parent. What somebody took from us stays
+        theirs, with its children."""
+        if self.lost:
+            assert self.meta is not None
+            if any(shard.number in self.lost for shard in self.meta.before((number,))):
+                return False
+        return self.wanted is None or number in self._held
+
+    def to_open(self) -> list[Shard]:
+        assert self.meta is not None
+        return [
+            shard
+            for shard in self.meta.open_shards
+            if shard.number not in self.opened and self.is_ours(shard.number)
+        ]
+
+    def to_tell_apart(self) -> list[int]:
+        """Lanes of shards that are sealed."""
+        assert self.meta is not None
+        states = {shard.number: shard.state for shard in self.meta.shards}
+        ended = (ShardState.SEALED, ShardState.ENDED)
+        return sorted(n for n in self.opened if states.get(n, ShardState.ENDED) in ended)
+
+    def lost_now(self) -> list[int]:
+        """Lanes that died although their shards are open."""
+        assert self.meta is not None
+        is_open = {shard.number for shard in self.meta.open_shards}
+        return sorted(n for n in self.dead if n in is_open)
+
+    def forget(self, number: int) -> None:
+        self.opened.discard(number)
+        self.dead.discard(number)
+
+
+def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
+    """Until every lane that we may have is open, and everything left over is sent."""
+    while True:
+        seen = yield from read_stream(site)
+        lanes.saw(seen.meta)
+        for number in lanes.lost_now():
+            yield LoseLane(number)
+            lanes.lost.add(number)
+            lanes.forget(number)
+        gone = lanes.to_tell_apart()
+        to_open = lanes.to_open()
+        if not gone and not to_open and not lanes.left:
+            break
+        seen = yield from end_before(site, seen, gone)
+        lanes.saw(seen.meta)
+        told: list[Sequence[Left]] = []
+        for number in gone:
+            told.append((yield TellApart(number)))
+            lanes.forget(number)
+        lanes.left = (*in_order(told), *lanes.left)
+        if not (yield from _open_all(lanes, site, seen)):
+            continue  # one of them was sealed meanwhile: where its keys go, the list says
+        if lanes.left:
+            lanes.left = yield from _send_on(lanes)
+    yield Publish()
+
+
+def _open_all(lanes: Lanes, site: Site, seen: SeenStream) -> Procedure[bool]:
+    for shard in lanes.to_open():
+        seen = yield from end_before(site, seen, shard.parents)
+        lanes.saw(seen.meta)
+        if not seen.meta.shard(shard.number).is_open:
+            return False
+        inherited = yield from read_inherited(site, seen.meta, shard)
+        try:
+            yield OpenLane(shard, inherited, point="stream.lane_opened")
+        except Unsupported:
+            now = yield from read_stream(site)
+            if now.meta.has(shard.number) and now.meta.shard(shard.number).is_open:
+                raise  # its log was ended by somebody who knows of no streams
+            return False
+        lanes.opened.add(shard.number)
+    return True
+
+
+def _send_on(lanes: Lanes) -> Procedure[tuple[Left, ...]]:
+    meta = lanes.meta
+    assert meta is not None
+    ours: list[Left] = []
+    others: list[Left] = []
+    for left in lanes.left:
+        (ours if _has_lane(lanes, meta, left) else others).append(left)
+    if others:
+        yield Refuse(tuple(others))
+    if not ours:
+        return ()
+    return tuple((yield Resend(tuple(ours))))
+
+
+def _has_lane(lanes: Lanes, meta: StreamMeta, left: Left) -> bool:
+    if left.key is None and left.producer is None:
+        return bool(lanes.opened)
+    key = left.key if left.key is not None else producer_key(*left.producer or (0, 0))
+    return bool(meta.open_shards) and meta.owner_of(key).number in lanes.opened
+
+
+def producer_key(producer_id: int, number: int) -> bytes:
+    """Where a message without a key goes that may be sent again: to the same shard each time."""
+    return b"%d:%d" % (producer_id, number)
+
+
+def read_inherited(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[Inherited]:
+    """What a shard knows of producers from those before it, all of which have ended. Kept in a
+    node of its own as soon as somebody needed it: those before may be truncated later."""
+    if not any(meta.has(parent) for parent in shard.parents):
+        return Inherited()
+    path = f"{site.path}/numbers/{shard.number}"
+    try:
+        raw, _ = yield ReadNode(path)
+        return Inherited.from_bytes(raw, path)
+    except NotFound:
+        pass
+    ends: dict[int, tuple[Inherited, Numbers]] = {}
+    for parent in shard.parents:
+        if meta.has(parent):
+            before = meta.shard(parent)
+            inherited = yield from read_inherited(site, meta, before)
+            ends[parent] = inherited, (yield CountNumbers(before.log))
+    found = inherit(meta, shard, ends)
+    if found:
+        try:
+            yield CreateNode(path, found.to_bytes(), point="stream.numbers_kept")
+        except AlreadyExists:
+            raw, _ = yield ReadNode(path)
+            return Inherited.from_bytes(raw, path)
+    return found
+
+
+def in_order(told: Sequence[Sequence[Left]]) -> list[Left]:
+    """One order that keeps that of each lane and the numbers of each producer, which grew as the
+    messages were sent first."""
+    if len(told) == 1:
+        return list(told[0])
+    queues = [list(reversed(each)) for each in told if each]
+    lowest: dict[int, list[int]] = {}
+    for queue in queues:
+        for left in queue:
+            if left.producer is not None:
+                lowest.setdefault(left.producer[0], []).append(left.producer[1])
+    for numbers in lowest.values():
+        numbers.sort(reverse=True)
+    ordered: list[Left] = []
+    while queues:
+        chosen = next((queue for queue in queues if _is_next(queue[-1], lowest)), queues[0])
+        left = chosen.pop()
+        if left.producer is not None:
+            numbers = lowest[left.producer[0]]
+            numbers.remove(left.producer[1]) if numbers[-1] != left.producer[1] else numbers.pop()
+        ordered.append(left)
+        queues = [queue for queue in queues if queue]
+    return ordered
+
+
+def _is_next(left: Left, lowest: dict[int, list[int]]) -> bool:
+    return left.producer is None or lowest[left.producer[0]][-1] == left.producer[1]

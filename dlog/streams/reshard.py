@@ -1,0 +1,192 @@
+"""Changing a stream: procedures, without IO.
+
+A change is one compare-and-set of the stream's node. What it decided is then carried out by whoever
+needs it next: the logs of sealed shards, and of all shards before them, are ended before the log of
+a child is opened for the first time (`end_before`). So a change whose author died at once is as
+good as done, no step of it has to be undone, and two who carry it out do not meet.
+
+Only `EndLog` is asked of the world here that a metadata store cannot do: make the log if it is not
+there yet (nobody may open it later as if nothing had happened), and terminate it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlog import limits
+from dlog.chance import Chance, backoff_s
+from dlog.effects import CreateNode, Effect, Pause, Procedure, ReadNode, Together
+from dlog.errors import AlreadyExists, DlogError, NotFound, Outcome, Retry
+from dlog.meta.cas import change_node
+from dlog.options import LogOptions
+from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState
+
+ENDINGS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EndLog(Effect):
+    """Terminate a log, which is made first if it is not there."""
+
+    log: str
+    options: LogOptions
+
+
+@dataclass(frozen=True, slots=True)
+class LookForLog(Effect):
+    """→ uid and options of a log that is a stream of its own; `NotFound` if there is none."""
+
+    log: str
+
+
+class Site(NamedTuple):
+    """Which stream, and what a change of it needs."""
+
+    name: str
+    path: str
+    chance: Chance
+
+
+class SeenStream(NamedTuple):
+    """`version` is of the node; None while there is none, and the stream is one log."""
+
+    meta: StreamMeta
+    version: int | None
+
+
+def read_stream(site: Site, *, fresh: bool = True) -> Procedure[SeenStream]:
+    try:
+        raw, version = yield ReadNode(site.path, fresh=fresh)
+    except NotFound:
+        meta = yield LookForLog(site.name)
+        return SeenStream(meta, None)
+    return SeenStream(_parse(raw, site.path), version)
+
+
+def make_stream(site: Site, meta: StreamMeta) -> Procedure[SeenStream]:
+    """`AlreadyExists` if there is one that we did not make. Its uid is drawn for this call."""
+    raw = meta.to_bytes()
+    maybe_made = False
+    for attempt in range(limits.META_ATTEMPTS_MAX):
+        try:
+            version = yield CreateNode(site.path, raw, point="stream.made")
+            return SeenStream(meta, version)
+        except AlreadyExists:
+            found, version = yield ReadNode(site.path)
+            there = _parse(found, site.path)
+            if there.uid == meta.uid:
+                return SeenStream(there, version)
+            raise AlreadyExists(f"the stream {site.name!r} exists", path=site.path) from None
+        except DlogError as error:
+            maybe_made |= error.outcome is Outcome.UNKNOWN
+            if error.retry is not Retry.NOW or attempt + 1 == limits.META_ATTEMPTS_MAX:
+                if maybe_made:
+                    error.outcome = Outcome.UNKNOWN
+                raise
+        yield Pause(backoff_s(attempt, site.chance))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def change_stream(
+    site: Site,
+    change: Callable[[StreamMeta], StreamMeta],
+    *,
+    is_done: Callable[[StreamMeta], bool],
+    point: str,
+) -> Procedure[SeenStream]:
+    """One change, whoever else makes some. A log that is a stream of one shard becomes a node
+    first: so it is changed like all others."""
+    seen = yield from read_stream(site)
+    if seen.version is None:
+        try:
+            seen = yield from make_stream(site, seen.meta)
+        except AlreadyExists:
+            seen = yield from read_stream(site)
+    assert seen.version is not None
+    meta, version = yield from change_node(
+        site.path,
+        (seen.meta, seen.version),
+        change,
+        parse=_parse,
+        is_done=is_done,
+        chance=site.chance,
+        point=point,
+    )
+    return SeenStream(meta, version)
+
+
+def split(site: Site, number: int, at: tuple[int, ...], token: str) -> Procedure[SeenStream]:
+    return _reshard(site, lambda meta: meta.split(site.name, number, at, token), token)
+
+
+def merge(site: Site, numbers: tuple[int, ...], token: str) -> Procedure[SeenStream]:
+    return _reshard(site, lambda meta: meta.merged(site.name, numbers, token), token)
+
+
+def pin(site: Site, key: bytes, to: int | None, token: str) -> Procedure[SeenStream]:
+    """With None, the key goes back to whoever has its hash."""
+
+    def is_there(meta: StreamMeta) -> bool:
+        """Where it goes without new shards."""
+        return key not in meta.pins if to is None else meta.pins.get(key) == to
+
+    return _reshard(site, lambda meta: meta.pinned(site.name, key, to, token), token, is_there)
+
+
+def _reshard(
+    site: Site,
+    change: Callable[[StreamMeta], StreamMeta],
+    token: str,
+    is_there: Callable[[StreamMeta], bool] = lambda meta: False,
+) -> Procedure[SeenStream]:
+    """Decide, then carry out: a reader need not wait for a writer to come along."""
+    seen = yield from change_stream(
+        site,
+        change,
+        is_done=lambda meta: bool(meta.made_in(token)) or is_there(meta),
+        point="stream.resharded",
+    )
+    parents = {parent for shard in seen.meta.made_in(token) for parent in shard.parents}
+    return (yield from end_before(site, seen, parents))
+
+
+def terminate_stream(site: Site) -> Procedure[SeenStream]:
+    seen = yield from change_stream(
+        site,
+        StreamMeta.terminated,
+        is_done=lambda meta: meta.state is StreamState.TERMINATED,
+        point="stream.terminated",
+    )
+    return (yield from end_before(site, seen, {shard.number for shard in seen.meta.shards}))
+
+
+def end_before(site: Site, seen: SeenStream, numbers: Iterable[int]) -> Procedure[SeenStream]:
+    """End the logs of these sealed shards, and of all before them; then say that it is done. In
+    the list as it stands behind that, all of them are `ENDED`."""
+    wanted = tuple(numbers)
+    to_end = [s for s in seen.meta.before(wanted) if s.state is ShardState.SEALED]
+    if not to_end:
+        return seen
+    for first in range(0, len(to_end), ENDINGS_AT_ONCE):
+        some = to_end[first : first + ENDINGS_AT_ONCE]
+        yield Together(tuple(_end(seen.meta, shard) for shard in some))
+    ended = {shard.number for shard in to_end}
+
+    def is_done(meta: StreamMeta) -> bool:
+        return all(s.state is ShardState.ENDED for s in meta.shards if s.number in ended)
+
+    return (
+        yield from change_stream(
+            site, lambda meta: meta.ended(ended), is_done=is_done, point="stream.ended"
+        )
+    )
+
+
+def _end(meta: StreamMeta, shard: Shard) -> Procedure[None]:
+    yield EndLog(shard.log, meta.options, point="stream.log_ended")
+
+
+def _parse(raw: bytes, where: str) -> StreamMeta:
+    return StreamMeta.from_bytes(raw, where)
