@@ -142,6 +142,10 @@ FSCK_FINDINGS_MAX = 10_000  # told one by one; the rest is counted
 FSCK_GRACE_S_DEFAULT = 3600  # so old is what a living writer or standby has removed long ago
 FSCK_TRIES = 5  # of what changes under us while it is looked at
 
+# Routing keys to servers: a ring of 6,000 of weight 1 takes some 100 MiB and 2 s to make.
+RING_POINTS_MAX = 1_000_000
+ROUTER_PINS_MAX = 1_000_000
+
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB
 assert LEDGER_ENTRY_BYTES_MAX + KIB < BOOKIE_FRAME_BYTES_MAX  # head, key and v3 fields beside it
 assert ENTRY_BYTES_DEFAULT < LEDGER_ENTRY_BYTES_MAX < WINDOW_BYTES_DEFAULT

@@ -1,0 +1,18 @@
+"""All rows, in the order of the table. A row is a function from a `Setting` to findings; add its
+module here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.common import Finding, Setting
+from benchmarks.streams.routing import route_key, route_moves, route_spread
+
+ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
+    row.__name__: row
+    for row in (
+        route_key,
+        route_moves,
+        route_spread,
+    )
+}
