@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from dlog.admin.admin import Admin
 from dlog.calls import Calls
 from dlog.chance import SYSTEM_CHANCE
 from dlog.clock import SYSTEM_CLOCK
-from dlog.drive import Sessions, Stores
+from dlog.drive import Closeable, Sessions, Stores
 from dlog.errors import (
     AlreadyExists,
     AuthError,
@@ -53,10 +53,19 @@ if TYPE_CHECKING:
     from dlog.ledger.store import LedgerStore
     from dlog.meta.memory import MemoryTree
     from dlog.meta.store import MetaStore
+    from dlog.streams.document import Routing
+    from dlog.streams.stream import Stream
 
 
-_Handle = Writer | Reader | Standby
-_H = TypeVar("_H", Writer, Reader, Standby)
+class _Handle(Protocol):
+    """What a client opens, and closes with itself."""
+
+    def own(self, client: Closeable) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+_H = TypeVar("_H", bound=_Handle)
 
 _memory_worlds: dict[str, tuple[MemoryTree, MemoryLedgers]] = {}
 
@@ -231,6 +240,53 @@ class Client:
             await reader.close()
             raise
         return reader
+
+    # --- streams
+
+    def stream(self, name: str) -> Stream:
+        """Shards that act as one log. A plain log is a stream of one shard."""
+        from dlog.streams.stream import Stream
+
+        return Stream(name, self._stores, self._keeping)
+
+    async def create_stream(
+        self,
+        name: str,
+        *,
+        shards: int = 1,
+        routing: Routing = "ranges",
+        pins: Mapping[bytes, int] | None = None,
+        weights: Sequence[int] | None = None,
+        **log_options: Any,
+    ) -> Stream:
+        """A new stream of so many shards. A key goes to the shard that has its hash in its range
+        (`routing="ranges"`, which can be split and merged), or by consistent hashing of all shards,
+        with `weights` if wanted (`"ketama"`); one in `pins` to the shard named there.
+        `log_options` are those of the logs that the shards are. `AlreadyExists` if there is one."""
+        from dlog.streams.stream import create_stream
+
+        options = self._new_log_options(log_options)
+        await create_stream(
+            await self._stores(True),
+            name,
+            options,
+            shards=shards,
+            routing=routing,
+            pins=pins,
+            weights=weights,
+        )
+        return self.stream(name)
+
+    async def streams(self, prefix: str = "") -> list[str]:
+        """The names of streams that begin with `prefix`. A plain log is not among them."""
+        from dlog.streams.stream import list_streams
+
+        return await list_streams(await self._stores(False), prefix)
+
+    async def _keeping(self, opening: Coroutine[Any, Any, _H]) -> _H:
+        handle = await self._unless_closed(opening)
+        self._handles[id(handle)] = handle
+        return handle
 
     async def resolve(self, name: str, token: Token) -> Resolved:
         """What became of the message of a `ticket.token` (or of an `error.token`): `Present(id)`,

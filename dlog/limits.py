@@ -77,6 +77,7 @@ SHARDS_MAX = 1_600
 STREAM_PINS_MAX = 256
 STREAM_PIN_BYTES_MAX = 256
 INHERITED_ROWS_MAX = 6_000  # last numbers of producers that a shard has from those before it
+STREAM_LOOKS_AT_ONCE = 16
 STREAM_KEYS_KNOWN = 1 << 16  # keys whose shard a writer remembers, so that it need not hash again
 STREAM_WINDOW_BYTES_MIN = 4 * MIB  # of one shard, where many share the window of a writer
 STREAM_PATIENCE_MS_DEFAULT = 1_000  # so long an idle shard is waited for when reading by time

@@ -20,11 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dlog.effects import CreateNode, Effect, Procedure, ReadNode
+from dlog.effects import CreateNode, Effect, Procedure, ReadNode, Together
 from dlog.errors import AlreadyExists, NotFound, Unsupported
 from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.numbers import Inherited, Numbers, inherit
 from dlog.streams.reshard import SeenStream, Site, end_before, read_stream
+
+OPENINGS_AT_ONCE = 16
 
 
 class Left(NamedTuple):
@@ -174,20 +176,32 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
 
 
 def _open_all(lanes: Lanes, site: Site, seen: SeenStream) -> Procedure[bool]:
-    for shard in lanes.to_open():
-        seen = yield from end_before(site, seen, shard.parents)
-        lanes.saw(seen.meta)
-        if not seen.meta.shard(shard.number).is_open:
-            return False
-        inherited = yield from read_inherited(site, seen.meta, shard)
-        try:
-            yield OpenLane(shard, inherited, point="stream.lane_opened")
-        except Unsupported:
-            now = yield from read_stream(site)
-            if now.meta.has(shard.number) and now.meta.shard(shard.number).is_open:
-                raise  # its log was ended by somebody who knows of no streams
-            return False
-        lanes.opened.add(shard.number)
+    """False where a shard was sealed meanwhile."""
+    wanted = [shard.number for shard in lanes.to_open()]
+    parents = {parent for number in wanted for parent in seen.meta.shard(number).parents}
+    seen = yield from end_before(site, seen, parents)
+    lanes.saw(seen.meta)
+    all_open = True
+    for first in range(0, len(wanted), OPENINGS_AT_ONCE):
+        some = wanted[first : first + OPENINGS_AT_ONCE]
+        answers = yield Together(tuple(_open(lanes, site, seen.meta, n) for n in some))
+        all_open &= all(answers)
+    return all_open
+
+
+def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[bool]:
+    shard = meta.shard(number)
+    if not shard.is_open:
+        return False
+    inherited = yield from read_inherited(site, meta, shard)
+    try:
+        yield OpenLane(shard, inherited, point="stream.lane_opened")
+    except Unsupported:
+        now = yield from read_stream(site)
+        if now.meta.has(number) and now.meta.shard(number).is_open:
+            raise  # its log was ended by somebody who knows of no streams
+        return False
+    lanes.opened.add(number)
     return True
 
 

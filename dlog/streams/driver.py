@@ -1,0 +1,106 @@
+"""Performs what changing a stream asks of single logs: to end one, to look for one, to count the
+numbers of producers in one that has ended. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from dlog.admin.terminate import terminate
+from dlog.chance import backoff_s
+from dlog.drive import Driver, Stores
+from dlog.effects import Effect
+from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, Unsupported
+from dlog.meta.cas import read_log
+from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.sweep import Site as LogSite
+from dlog.options import LogOptions, WriterOptions
+from dlog.streams.document import of_one_log
+from dlog.streams.lanes import CountNumbers
+from dlog.streams.numbers import Numbers
+from dlog.streams.reshard import EndLog, LookForLog
+from dlog.writer.engine import Engine
+from dlog.writer.owner import new_mark
+from dlog.writer.producers import count_producers
+from dlog.writer.rotation import Ending
+
+ENDING_TRIES = 50  # while others open the log, or end it, at the same time
+
+
+class StreamDriver(Driver):
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
+        self.stores = stores
+
+    async def perform(self, effect: Effect) -> Any:
+        match effect:
+            case EndLog(log=log, options=options):
+                return await self._end(log, options)
+            case LookForLog(log=log):
+                meta = await self._meta_of(log)
+                if meta.is_removed:
+                    raise NotFound(f"there is no stream and no log {log!r}", log=log)
+                return of_one_log(log, meta.uid, meta.options)
+            case CountNumbers(log=log):
+                return await self._count(log)
+            case _:
+                return await super().perform(effect)
+
+    async def _meta_of(self, log: str) -> LogMeta:
+        return (await self.run(read_log(self.stores.layout.log(log)))).meta.is_here(log)
+
+    async def _end(self, log: str, options: LogOptions) -> None:
+        """Whoever else is at it: once this returns, the log takes no more messages."""
+        for attempt in range(ENDING_TRIES):
+            try:
+                if await self._ended(log):
+                    return
+            except NotFound:
+                await self._make(log, options)
+            except DlogError as error:
+                if error.retry is Retry.NEVER or attempt + 1 == ENDING_TRIES:
+                    raise
+            await asyncio.sleep(backoff_s(attempt, self.stores.chance))
+
+    async def _ended(self, log: str) -> bool:
+        meta = await self._meta_of(log)
+        if meta.is_removed:
+            raise NotFound(f"the log {log!r} was removed", log=log)
+        if meta.state is LogState.TERMINATED:
+            return True
+        site = LogSite(log, self.stores.layout, meta.uid, self.stores.chance)
+        if await self.run(terminate(site)):
+            return True
+        # Somebody writes it, or died writing it: a new writer decides its end.
+        engine = Engine(self.stores, log, WriterOptions(), new_mark(self.stores))
+        try:
+            await engine.open(None)
+        except Unsupported:
+            return False  # terminated meanwhile
+        failure = await engine.close(Ending.TERMINATE)
+        if failure is not None:
+            raise failure.again()
+        return True
+
+    async def _make(self, log: str, options: LogOptions) -> None:
+        """So that nobody can make it, and write to it, later."""
+        path = self.stores.layout.log(log)
+        fresh = LogMeta(uid=self.stores.chance.token(), options=options)
+        try:
+            await self.stores.meta.create(path, fresh.to_bytes())
+        except AlreadyExists:
+            seen = await self.run(read_log(path))
+            if seen.meta.state is LogState.DELETED:
+                reborn = seen.meta.reborn(fresh.uid, options)
+                with contextlib.suppress(Conflict):  # somebody else made it
+                    await self.stores.meta.put(path, reborn.to_bytes(), seen.version)
+
+    async def _count(self, log: str) -> Numbers:
+        seen = await self.run(read_log(self.stores.layout.log(log)))
+        if not seen.meta.producers or seen.meta.is_removed:
+            return Numbers()
+        counting = count_producers(log, self.stores.layout, seen, seen.meta.next_number)
+        producers = await self.run(counting)
+        numbers = {row.producer_id: row.number for row in producers.rows.values()}
+        return Numbers(numbers, producers.forgot)

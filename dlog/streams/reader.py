@@ -1,0 +1,545 @@
+"""The async reader of a stream: what `await stream.open_reader()` gives.
+
+One reader of a log for each shard that may be read now, and one place for all. Which shards those
+are is decided in `dlog.streams.places`, whose messages come next in `dlog.streams.merge`; here they
+are fetched and handed out. A shard that was read to its end gives way to those that follow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from dlog import limits
+from dlog.admin.status import LogStatus, status_of
+from dlog.clock import datetime_us, us_datetime
+from dlog.drive import Closeable, Stores
+from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound, ReaderClosed, Timeout
+from dlog.ids import Position
+from dlog.options import ReaderOptions
+from dlog.reader.feed import look
+from dlog.reader.lag import Lag
+from dlog.reader.message import Message, MessageBatch
+from dlog.reader.places import Start
+from dlog.reader.reader import Reader
+from dlog.reader.segments import SegmentView
+from dlog.reason import Reason
+from dlog.streams.document import Shard, ShardState, StreamMeta
+from dlog.streams.driver import StreamDriver
+from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
+from dlog.streams.places import ReadOrder, StreamPosition
+from dlog.streams.reshard import Site, read_stream
+from dlog.together import together
+
+ReadingOrder = Literal["arrival", "time"]
+StreamStart = str | StreamPosition | datetime
+BATCHES_AHEAD = 2  # of each shard, beside what its reader has read ahead
+LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
+LOOKS_AT_ONCE = 16
+
+
+class FromShard(NamedTuple):
+    """A message and the shard that it is in."""
+
+    shard: int
+    message: Message
+
+
+class ShardBatch(NamedTuple):
+    """Messages of one shard, as they lie in an entry."""
+
+    shard: int
+    batch: MessageBatch
+
+
+class _End(NamedTuple):
+    """Where reading without `follow` ends in a shard, and whether more may come there later."""
+
+    seq: int
+    is_final: bool
+
+
+class _Source:
+    """One shard that is being read."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.reader: Reader | None = None
+        self.log_uid = ""
+        self.ready: deque[MessageBatch] = deque()
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.task: asyncio.Task[None] | None = None
+        self.room = asyncio.Event()
+        self.room.set()
+
+    @property
+    def at_tail(self) -> bool:
+        return self.reader is None or (not self.ready and self.reader.at_tail)
+
+
+class StreamReader:
+    """Messages of the shards of one stream, each key's in order. One task reads it at a time."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        site: Site,
+        options: ReaderOptions,
+        *,
+        order: ReadingOrder = "arrival",
+        patience_ms: int = limits.STREAM_PATIENCE_MS_DEFAULT,
+        shards: Iterable[int] | None = None,
+    ) -> None:
+        if order not in ("arrival", "time"):
+            raise ConfigError(f"order is 'arrival' or 'time', not {order!r}")
+        if type(patience_ms) is not int or not 0 <= patience_ms <= 3_600_000:
+            raise ConfigError(f"patience_ms is a whole number up to an hour, not {patience_ms!r}")
+        self._stores = stores
+        self._site = site
+        self._options = options
+        self._only = None if shards is None else tuple(shards)
+        self._merge: Order = Arrival() if order == "arrival" else ByTime(patience_ms * 1000)
+        self._order: ReadOrder | None = None
+        self._sources: dict[int, _Source] = {}
+        self._ends: dict[int, _End] | None = None
+        self._finished: set[int] = set()  # read up to where this reading ends
+        self._rest: deque[FromShard] = deque()
+        self._news = asyncio.Event()
+        self._client: Closeable | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+
+    def own(self, client: Closeable) -> None:
+        """Close this client with us."""
+        self._client = client
+
+    @property
+    def stream(self) -> str:
+        return self._site.name
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    # --- places
+
+    async def open(self, start: StreamStart) -> None:
+        meta = await self._read_meta()
+        if self._only is not None:
+            for number in self._only:
+                meta.shard(number)
+        at = await self._place(start, meta)
+        order = ReadOrder(meta, at, only=self._only)
+        if self._options.on_truncated == "jump":
+            order.skip_forgotten()
+        else:
+            order.refuse_forgotten()
+        if not self._options.follow:
+            self._ends = await self._look_for_ends(meta)
+        self._order = order
+        for number in tuple(order.reading):
+            if meta.has(number):
+                self._start(meta.shard(number), order.reading[number])
+        self._begin_ready()
+
+    async def _read_meta(self) -> StreamMeta:
+        return (await StreamDriver(self._stores).run(read_stream(self._site))).meta
+
+    async def _place(self, start: StreamStart, meta: StreamMeta) -> StreamPosition:
+        if isinstance(start, StreamPosition):
+            return start
+        if start == "earliest":
+            return StreamPosition(meta.uid)
+        if start == "latest":
+            wanted = [s for s in meta.open_shards if self._only is None or s.number in self._only]
+            tails = await self._statuses(wanted)
+            places = {
+                number: Position(status.uid, status.next_seq, None)
+                for number, status in tails.items()
+                if status is not None
+            }
+            done = {s.number for s in meta.shards if not s.is_open}
+            return StreamPosition(meta.uid, places, frozenset(done))
+        if isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ConfigError("start: a time knows its time zone (as datetime.now(UTC) does)")
+            return await self._since(meta, datetime_us(start))
+        raise ConfigError(
+            f"start is 'earliest', 'latest', a StreamPosition or an aware datetime, not {start!r}"
+        )
+
+    async def _since(self, meta: StreamMeta, since_us: int) -> StreamPosition:
+        """Shards that ended before that time are done; all others are read from it on."""
+        ended = [s for s in meta.shards if s.state is ShardState.ENDED]
+        statuses = await self._statuses(ended)
+        done: set[int] = set()
+        for shard in ended:  # parents stand before their children
+            status = statuses[shard.number]
+            last_us = None if status is None else status.last_time_us
+            is_older = last_us is None or last_us < since_us
+            if is_older and all(parent in done or not meta.has(parent) for parent in shard.parents):
+                done.add(shard.number)
+        return StreamPosition(meta.uid, {}, frozenset(done), since_us)
+
+    async def _statuses(self, shards: Iterable[Shard]) -> dict[int, LogStatus | None]:
+        async def status(shard: Shard) -> tuple[int, LogStatus | None]:
+            view = SegmentView(shard.log, self._stores.layout, tail=self._options.tail)
+            try:
+                return shard.number, await look(self._stores, view, status_of(view))
+            except NotFound:
+                return shard.number, None  # not made yet
+
+        found: dict[int, LogStatus | None] = {}
+        wanted = list(shards)
+        for first in range(0, len(wanted), LOOKS_AT_ONCE):
+            some = wanted[first : first + LOOKS_AT_ONCE]
+            found.update(await together(*map(status, some)))
+        return found
+
+    async def _look_for_ends(self, meta: StreamMeta) -> dict[int, _End]:
+        """Of children before their parents: what is seen of a child then has, in its parents,
+        everything that came before it."""
+        ends: dict[int, _End] = {}
+        sealed = [s for s in reversed(meta.shards) if s.state is ShardState.SEALED]
+        ended = [s for s in meta.shards if s.state is ShardState.ENDED]
+        for some in (meta.open_shards, *((shard,) for shard in sealed), ended):
+            for number, status in (await self._statuses(some)).items():
+                if status is None:
+                    ends[number] = _End(0, is_final=False)
+                else:
+                    ends[number] = _End(status.next_seq, status.state == "terminated")
+        return ends
+
+    @property
+    def position(self) -> StreamPosition:
+        """After the last message handed out: `start=reader.position` resumes behind it."""
+        if self._order is None:
+            raise ConfigError("this reader was not opened")
+        return self._order.position
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """That are being read now."""
+        return tuple(sorted(self._sources))
+
+    @property
+    def version(self) -> int:
+        """Of the stream, as this reader knows it."""
+        return 0 if self._order is None else self._order.meta.version
+
+    @property
+    def late(self) -> int:
+        """Messages that were handed out behind younger ones, reading by time."""
+        return self._merge.late
+
+    @property
+    def at_tail(self) -> bool:
+        """All that could be read has been handed out."""
+        return not self._rest and all(
+            source.at_tail or source.is_over for source in self._sources.values()
+        )
+
+    async def lag(self) -> dict[int, Lag]:
+        """How far behind the tail each shard is that is being read. Asks the stores."""
+        self._check()
+        readers = {n: s.reader for n, s in self._sources.items() if s.reader is not None}
+        lags = await together(*(reader.lag() for reader in readers.values()))
+        return dict(zip(readers, lags, strict=True))
+
+    def why(self) -> dict[int, Reason]:
+        """What shards wait for now, of those that wait."""
+        readers = {n: s.reader for n, s in self._sources.items() if s.reader is not None}
+        reasons = ((n, reader.why()) for n, reader in readers.items())
+        return {number: reason for number, reason in reasons if reason is not None}
+
+    # --- messages
+
+    async def __aiter__(self) -> AsyncIterator[FromShard]:
+        while True:
+            while self._rest:
+                yield self._hand_out()
+            if not await self._fill():
+                return
+
+    async def batches(self) -> AsyncIterator[ShardBatch]:
+        """Messages as they lie in entries, fast. A batch counts as handed out when it is
+        yielded."""
+        while self._rest:
+            raise ConfigError("messages of a batch are left: hand them out one by one first")
+        while (chosen := await self._next()) is not None:
+            yield chosen
+
+    async def read(self, max_messages: int = 1000, timeout: float | None = None) -> list[FromShard]:
+        """At least one message and up to `max_messages`, as soon as there are any. [] when none
+        came within `timeout` seconds (None: waits), or at the end: see `at_tail`."""
+        if type(max_messages) is not int or max_messages < 1:
+            raise ConfigError(f"max_messages is a number from 1, not {max_messages!r}")
+        if not self._rest:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._fill()
+            except TimeoutError as error:
+                if isinstance(error, Timeout):
+                    raise
+                return []
+        taken: list[FromShard] = []
+        while self._rest and len(taken) < max_messages:
+            taken.append(self._hand_out())
+        return taken
+
+    def _hand_out(self) -> FromShard:
+        each = self._rest.popleft()
+        message = each.message
+        self._delivered(each.shard, message.seq + 1, message)
+        return each
+
+    def _delivered(self, number: int, next_seq: int, last: Message | MessageBatch) -> None:
+        assert self._order is not None
+        after = last.id if isinstance(last, Message) else last.last_id
+        source = self._sources.get(number)
+        uid = source.log_uid if source is not None else self._order.reading[number].log_uid
+        self._order.delivered(number, Position(uid, next_seq, after))
+
+    async def _fill(self) -> bool:
+        """Messages of one batch wait to be handed out; False at the end."""
+        while not self._rest:
+            chosen = await self._choose()
+            if chosen is None:
+                return False
+            number, batch = chosen
+            self._rest.extend(FromShard(number, message) for message in batch.to_pylist())
+        return True
+
+    async def _next(self) -> ShardBatch | None:
+        chosen = await self._choose()
+        if chosen is not None:
+            self._delivered(chosen.shard, chosen.batch.last_seq + 1, chosen.batch)
+        return chosen
+
+    async def _choose(self) -> ShardBatch | None:
+        """The next batch, or part of one; None at the end."""
+        self._check()
+        while True:
+            self._news.clear()
+            await self._mind()
+            self._check()
+            for source in self._sources.values():
+                if source.error is not None and not source.ready:
+                    error = source.error
+                    raise error.again() if isinstance(error, DlogError) else error
+            shards = {
+                number: Ready(source.ready[0] if source.ready else None, source.at_tail)
+                for number, source in self._sources.items()
+                if source.ready or not source.is_over
+            }
+            if not shards:
+                return None
+            now_us = self._stores.clock.wall_us()
+            choice = self._merge.choose(shards, now_us)
+            if isinstance(choice, Choice):
+                return ShardBatch(choice.number, self._take(choice))
+            wait_s = None if choice is None else max(0.0, (choice - now_us) / 1e6)
+            if choice is None and any(ready.head is not None for ready in shards.values()):
+                wait_s = 0.05  # by time: a shard may come to its tail without a word
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
+
+    def _take(self, choice: Choice) -> MessageBatch:
+        source = self._sources[choice.number]
+        batch = source.ready.popleft()
+        if choice.messages < len(batch):
+            source.ready.appendleft(batch.cut(choice.messages, len(batch)))
+            batch = batch.cut(0, choice.messages)
+        source.room.set()
+        return batch
+
+    # --- shards
+
+    async def _mind(self) -> None:
+        """Shards that were read to the end give way to those that follow."""
+        order = self._order
+        assert order is not None
+        over = [n for n, source in self._sources.items() if source.is_over and not source.ready]
+        if not over:
+            return
+        ended = False
+        for number in over:
+            source = self._sources[number]
+            if source.error is not None:
+                continue
+            del self._sources[number]
+            if source.reader is not None:
+                await source.reader.close()
+            end = None if self._ends is None else self._ends.get(number)
+            if end is not None and not end.is_final:
+                self._finished.add(number)
+                continue
+            order.end(number)
+            ended = True
+        if ended:
+            if self._ends is None:
+                order.saw(await self._read_meta())
+            self._begin_ready()
+
+    def _begin_ready(self) -> None:
+        order = self._order
+        assert order is not None
+        progress = True
+        while progress:
+            progress = False
+            for shard in order.ready():
+                number = shard.number
+                if number in self._sources or number in self._finished:
+                    continue
+                if self._ends is not None:
+                    end = self._ends.get(number, _End(0, is_final=False))
+                    if end.seq == 0:
+                        if end.is_final:
+                            order.end(number)
+                            progress = True
+                        else:
+                            self._finished.add(number)
+                        continue
+                self._start(shard, None)
+
+    def _start(self, shard: Shard, at: Position | None) -> None:
+        source = _Source(shard)
+        self._sources[shard.number] = source
+        source.task = asyncio.get_running_loop().create_task(self._pump(source, at))
+
+    async def _pump(self, source: _Source, at: Position | None) -> None:
+        await self._tell(source, self._read_all(source, at))
+
+    async def _read_all(self, source: _Source, at: Position | None) -> None:
+        reader = await self._open_shard(source, at)
+        if reader is not None:
+            await self._drain(source, reader)
+
+    async def _drain(self, source: _Source, reader: Reader) -> None:
+        async for batch in reader.batches():
+            source.ready.append(batch)
+            self._news.set()
+            if len(source.ready) >= BATCHES_AHEAD:
+                source.room.clear()
+                await source.room.wait()
+
+    async def _tell(self, source: _Source, reading: Coroutine[Any, Any, None]) -> None:
+        """How it ended, whoever reads is told."""
+        try:
+            await reading
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            source.error = error
+        finally:
+            source.is_over = True
+            self._news.set()
+
+    async def _open_shard(self, source: _Source, at: Position | None) -> Reader | None:
+        """None where reading ends before it begins."""
+        order = self._order
+        assert order is not None
+        number = source.shard.number
+        start: Start = "earliest"
+        if at is not None:
+            start = at
+        elif order.since_us is not None:
+            start = us_datetime(order.since_us)
+        end = None if self._ends is None else self._ends.get(number)
+        if end is not None and at is not None and at.next_seq >= end.seq:
+            return None
+        reader = Reader(self._stores, source.shard.log, self._options)
+        source.reader = reader
+        while True:
+            try:
+                await reader.seek(start, end=None if end is None else end.seq)
+                break
+            except NotFound:
+                if self._ends is not None or at is not None:
+                    raise
+                path = self._stores.layout.log(source.shard.log)
+                async with self._stores.meta.watch(path) as watch:
+                    await watch.wait(LOOK_AGAIN_MS)
+        here = reader.position
+        source.log_uid = here.log_uid
+        order.begin(number, here)
+        return reader
+
+    async def skip(self, shard: int) -> None:
+        """Go on behind the entry of this shard that could not be decoded and just raised."""
+        self._check()
+        source = self._sources.get(shard)
+        if source is None or source.reader is None or source.error is None:
+            raise ConfigError(f"skip() goes past an entry that just raised; shard {shard} has none")
+        await source.reader.skip()
+        source.error, source.is_over = None, False
+        going_on = self._tell(source, self._drain(source, source.reader))
+        source.task = asyncio.get_running_loop().create_task(going_on)
+
+    # --- life
+
+    async def close(self) -> None:
+        """Idempotent. Cancelling abandons the wait only."""
+        self._closed = True
+        if os.getpid() != self._pid or (self._closing is not None and self._closing.done()):
+            return
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._shut_down())
+        await asyncio.shield(self._closing)
+
+    async def _shut_down(self) -> None:
+        self._news.set()
+        try:
+            tasks = [s.task for s in self._sources.values() if s.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for source in self._sources.values():
+                if source.reader is not None:
+                    await source.reader.close()
+        finally:
+            if self._client is not None:
+                await self._client.close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedHandle("this reader was made before a fork; open one in this process")
+        if self._closed:
+            raise ReaderClosed(f"this reader of stream {self.stream!r} is closed")
+
+    async def __aenter__(self) -> StreamReader:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or os.getpid() != self._pid or not self._sources:
+            return
+        warnings.warn(
+            f"a reader of stream {self.stream!r} was dropped without close()",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"shards {list(self.shards)}"
+        return f"<StreamReader of {self.stream!r}, {state}>"
+
+    def __reduce__(self) -> str:
+        raise ConfigError("a reader cannot be pickled: pass its position and open one there")

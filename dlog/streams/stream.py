@@ -1,0 +1,407 @@
+"""A stream by its name: what `client.stream("orders")` gives. Opens writers and readers over its
+shards, and changes which shards it has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dlog import limits
+from dlog.admin.remove import remove
+from dlog.admin.status import LogStatus, status_of
+from dlog.drive import Stores
+from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
+from dlog.errors import AlreadyExists, ConfigError, NotFound
+from dlog.ids import check_log_name
+from dlog.meta.layout import unescape
+from dlog.meta.listed import WriterMark
+from dlog.opening import Opening
+from dlog.options import LogOptions, ReaderOptions, WriterOptions, options_from
+from dlog.reader.feed import look
+from dlog.reader.segments import SegmentView
+from dlog.streams.document import (
+    Routing,
+    Shard,
+    ShardState,
+    StreamMeta,
+    StreamState,
+    new_stream,
+    shard_log,
+)
+from dlog.streams.driver import StreamDriver
+from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
+from dlog.streams.reshard import (
+    SeenStream,
+    Site,
+    change_stream,
+    make_stream,
+    merge,
+    pin,
+    read_stream,
+    split,
+    terminate_stream,
+)
+from dlog.streams.writer import StreamWriter
+from dlog.together import together
+from dlog.writer.owner import default_owner
+
+GetStores = Callable[[bool], Awaitable[Stores]]
+_H = TypeVar("_H", StreamWriter, StreamReader)
+Keep = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    number: int
+    log: str
+    state: str
+    first_hash: int
+    last_hash: int
+    share: float  # of the hash space
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+    weight: int
+    next_seq: int | None  # None for a log that is not made yet
+    head_seq: int | None
+    bytes: int
+    writer: str | None
+    last_time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDescription:
+    name: str
+    uid: str
+    state: str
+    routing: str
+    version: int
+    is_one_log: bool  # a log that was never made a stream
+    options: LogOptions
+    pins: Mapping[bytes, int]
+    shards: tuple[ShardSummary, ...]
+
+
+class Stream:
+    """A named set of shards, each of them one log. A plain log is a stream of one shard."""
+
+    def __init__(self, name: str, stores: GetStores, keep: Keep) -> None:
+        self.name = check_log_name(name)
+        self._get_stores = stores
+        self._keep = keep
+
+    # --- reading and writing
+
+    def open_writer(
+        self, *, shards: Iterable[int] | None = None, **options: Any
+    ) -> Opening[StreamWriter]:
+        """Become the one writer of all shards, those to come included, or of these, and what
+        follows them; older writers of theirs are fenced. Options are a writer's; the window is
+        shared by the shards."""
+        checked = options_from(WriterOptions, options)
+        wanted = None if shards is None else frozenset(shards)
+        if wanted is not None and not wanted:
+            raise ConfigError("shards=[] would write nothing")
+        return Opening(self._keep(self._open_writer(checked, wanted)))
+
+    async def _open_writer(
+        self, options: WriterOptions, shards: frozenset[int] | None
+    ) -> StreamWriter:
+        stores = await self._get_stores(True)
+        site = self._site(stores)
+        seen = await StreamDriver(stores).run(read_stream(site))
+        writer = StreamWriter(stores, site, options, seen.meta.options, shards)
+        await writer.open()
+        return writer
+
+    def open_reader(
+        self,
+        *,
+        start: StreamStart = "earliest",
+        order: ReadingOrder = "arrival",
+        patience_ms: int = limits.STREAM_PATIENCE_MS_DEFAULT,
+        shards: Iterable[int] | None = None,
+        **options: Any,
+    ) -> Opening[StreamReader]:
+        """Read all shards, or these, each key in order, from `start`: "earliest", "latest", a
+        StreamPosition or an aware datetime. `order="time"` hands out the oldest message first, by
+        the times that writers stamped; while a shard is idle, what others have waits until it is
+        `patience_ms` old. Other options are a reader's."""
+        checked = options_from(ReaderOptions, options)
+        only = None if shards is None else tuple(shards)
+        opening = self._open_reader(checked, start, order, patience_ms, only)
+        return Opening(self._keep(opening))
+
+    async def _open_reader(
+        self,
+        options: ReaderOptions,
+        start: StreamStart,
+        order: ReadingOrder,
+        patience_ms: int,
+        shards: tuple[int, ...] | None,
+    ) -> StreamReader:
+        stores = await self._get_stores(False)
+        reader = StreamReader(
+            stores,
+            self._site(stores),
+            options,
+            order=order,
+            patience_ms=patience_ms,
+            shards=shards,
+        )
+        try:
+            await reader.open(start)
+        except BaseException:
+            await reader.close()
+            raise
+        return reader
+
+    # --- what it is
+
+    async def shards(self) -> tuple[Shard, ...]:
+        """All that are listed, oldest first, those that ended included."""
+        shards: tuple[Shard, ...] = (await self._run(read_stream)).meta.shards
+        return shards
+
+    async def describe(self) -> StreamDescription:
+        """Asks each shard's log where it stands."""
+        stores = await self._get_stores(False)
+        seen = await StreamDriver(stores).run(read_stream(self._site(stores)))
+        meta = seen.meta
+        statuses: list[LogStatus | None] = []
+        for first in range(0, len(meta.shards), limits.STREAM_LOOKS_AT_ONCE):
+            some = meta.shards[first : first + limits.STREAM_LOOKS_AT_ONCE]
+            statuses.extend(await together(*(_status(stores, shard.log) for shard in some)))
+        return StreamDescription(
+            self.name,
+            meta.uid,
+            meta.state.value,
+            meta.routing,
+            meta.version,
+            seen.version is None,
+            meta.options,
+            dict(meta.pins),
+            tuple(
+                _summary(meta, shard, status)
+                for shard, status in zip(meta.shards, statuses, strict=True)
+            ),
+        )
+
+    # --- changes
+
+    async def split(
+        self, shard: int, *, at: int | Sequence[int] | None = None, parts: int = 2
+    ) -> tuple[Shard, ...]:
+        """A shard's keys go on in several: in equal parts of its hash range, or cut before the
+        hashes `at`. The new shards. Writers go on by themselves; a key stays in order."""
+        if at is None:
+            if type(parts) is not int or not 2 <= parts <= 256:
+                raise ConfigError(f"a shard is split in 2 to 256 parts, not {parts!r}")
+            range = (await self._run(read_stream)).meta.shard(shard).range
+            if len(range) < parts:
+                raise ConfigError(f"shard {shard} has {len(range)} hashes, fewer than {parts}")
+            cuts = [range.first_hash + len(range) * part // parts for part in _from_1(parts)]
+        else:
+            cuts = [at] if isinstance(at, int) else list(at)
+        return await self._reshard(
+            lambda site, token: split(site, shard, tuple(cuts), token), len(cuts) + 1
+        )
+
+    async def merge(self, *shards: int) -> Shard:
+        """The keys of neighbours go on in one new shard."""
+        made = await self._reshard(lambda site, token: merge(site, shards, token), 1)
+        return made[0]
+
+    async def pin(self, key: bytes, shard: int) -> tuple[Shard, ...]:
+        """From now on this key goes to that shard, whatever its hash says: its messages so far stay
+        before those to come, which is why the shard that has the key, and the one that gets it,
+        both go on in new ones. These; none if nothing had to move."""
+        return await self._reshard(lambda site, token: pin(site, key, shard, token), 2)
+
+    async def unpin(self, key: bytes) -> tuple[Shard, ...]:
+        """The key goes back to the shard that has its hash."""
+        return await self._reshard(lambda site, token: pin(site, key, None, token), 2)
+
+    async def terminate(self) -> None:
+        """No more messages, for good: writers are fenced, readers come to an end."""
+        await self._run(terminate_stream)
+
+    async def trim(self, *, dry_run: bool = False) -> tuple[int, ...]:
+        """Forget the shards that ended and were truncated to their end, and remove their logs:
+        their numbers. Nobody can read anything there any more."""
+        stores = await self._get_stores(False)
+        site = self._site(stores)
+        driver = StreamDriver(stores)
+        meta = (await driver.run(read_stream(site))).meta
+        empty: list[Shard] = []
+        kept: set[int] = set()
+        for shard in meta.shards:  # oldest first: what follows something that stays, stays
+            if shard.state is ShardState.ENDED and not kept & set(shard.parents):
+                status = await _status(stores, shard.log)
+                if status is None or status.head_seq >= status.next_seq:
+                    empty.append(shard)
+                    continue
+            kept.add(shard.number)
+        gone = tuple(shard.number for shard in empty)
+        if dry_run or not gone:
+            return gone
+        await driver.run(
+            change_stream(
+                site,
+                lambda now: now.forgotten(n for n in gone if now.has(n)),
+                is_done=lambda now: not any(now.has(n) for n in gone),
+                point="stream.forgotten",
+            )
+        )
+        for shard in empty:
+            await _remove_log(driver, stores, shard.log)
+        return gone
+
+    async def remove(self) -> None:
+        """Delete the stream with all its logs, under its readers and its writers."""
+        stores = await self._get_stores(False)
+        site = self._site(stores)
+        driver = StreamDriver(stores)
+        seen = await driver.run(read_stream(site))
+        if seen.version is not None:
+            seen = await driver.run(
+                change_stream(
+                    site,
+                    lambda now: dataclasses.replace(now.terminated(), state=StreamState.DELETING),
+                    is_done=lambda now: now.state is StreamState.DELETING,
+                    point="stream.terminated",
+                )
+            )
+        for shard in seen.meta.shards:
+            await _remove_log(driver, stores, shard.log)
+        if seen.version is not None:
+            await driver.run(_remove_nodes(site, seen.version))
+
+    async def _reshard(
+        self, change: Callable[[Site, str], Procedure[SeenStream]], new: int
+    ) -> tuple[Shard, ...]:
+        stores = await self._get_stores(True)
+        site = self._site(stores)
+        driver = StreamDriver(stores)
+        meta = (await driver.run(read_stream(site))).meta
+        numbers = range(meta.next_number, meta.next_number + new)
+        await _refuse_taken(stores, [shard_log(self.name, number) for number in numbers])
+        token = stores.chance.token()
+        seen = await driver.run(change(site, token))
+        return seen.meta.made_in(token)
+
+    async def _run(self, procedure: Callable[[Site], Procedure[Any]]) -> Any:
+        stores = await self._get_stores(False)
+        return await StreamDriver(stores).run(procedure(self._site(stores)))
+
+    def _site(self, stores: Stores) -> Site:
+        return Site(self.name, stores.layout.stream(self.name), stores.chance)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}>"
+
+
+async def create_stream(
+    stores: Stores,
+    name: str,
+    options: LogOptions,
+    *,
+    shards: int,
+    routing: Routing = "ranges",
+    pins: Mapping[bytes, int] | None = None,
+    weights: Sequence[int] | None = None,
+) -> None:
+    check_log_name(name)
+    uid = stores.chance.token()
+    meta = new_stream(
+        name, uid, options, shards=shards, routing=routing, pins=pins, weights=weights
+    )
+    if await _is_there(stores, name):
+        raise AlreadyExists(
+            f"there is a log {name!r}, which is a stream of one shard: split it", log=name
+        )
+    await _refuse_taken(stores, [shard.log for shard in meta.shards])
+    site = Site(name, stores.layout.stream(name), stores.chance)
+    await StreamDriver(stores).run(make_stream(site, meta))
+
+
+async def list_streams(stores: Stores, prefix: str = "") -> list[str]:
+    try:
+        nodes = await stores.meta.children(stores.layout.streams)
+    except NotFound:
+        return []
+    return sorted(name for name in map(unescape, nodes) if name.startswith(prefix))
+
+
+async def _refuse_taken(stores: Stores, logs: Sequence[str]) -> None:
+    """A shard is a log of its own, and none that somebody made for something else."""
+    for first in range(0, len(logs), limits.STREAM_LOOKS_AT_ONCE):
+        some = logs[first : first + limits.STREAM_LOOKS_AT_ONCE]
+        there = await together(*(_is_there(stores, log) for log in some))
+        for log, is_there in zip(some, there, strict=True):
+            if is_there:
+                raise AlreadyExists(
+                    f"there is a log {log!r} already, which a new shard would be", log=log
+                )
+
+
+async def _is_there(stores: Stores, log: str) -> bool:
+    return await _status(stores, log) is not None
+
+
+async def _status(stores: Stores, log: str) -> LogStatus | None:
+    view = SegmentView(log, stores.layout)
+    try:
+        return await look(stores, view, status_of(view))
+    except NotFound:
+        return None
+
+
+async def _remove_log(driver: StreamDriver, stores: Stores, log: str) -> None:
+    now_us = stores.clock.wall_us()
+    remover = WriterMark(stores.chance.token(), default_owner(), now_us)
+    try:
+        await driver.run(remove(log, stores.layout, remover, now_us, stores.chance))
+    except NotFound:
+        pass
+
+
+def _remove_nodes(site: Site, version: int) -> Procedure[None]:
+    at = f"{site.path}/numbers"
+    try:
+        numbers = yield ListNodes(at)
+    except NotFound:
+        numbers = []
+    for path in (*(f"{at}/{number}" for number in numbers), at):
+        try:
+            node = yield ReadNode(path)
+            yield DeleteNode(path, node.version)
+        except NotFound:
+            continue
+    yield DeleteNode(site.path, version)
+
+
+def _summary(meta: StreamMeta, shard: Shard, status: LogStatus | None) -> ShardSummary:
+    whole = sum(len(each.range) for each in meta.open_shards) or 1
+    share = len(shard.range) / whole if shard.is_open else 0.0
+    return ShardSummary(
+        shard.number,
+        shard.log,
+        shard.state.value,
+        shard.range.first_hash,
+        shard.range.last_hash,
+        share,
+        shard.parents,
+        tuple(child.number for child in meta.children(shard.number)),
+        shard.weight,
+        None if status is None else status.next_seq,
+        None if status is None else status.head_seq,
+        0 if status is None else status.bytes,
+        None if status is None else status.writer,
+        None if status is None else status.last_time_us,
+    )
+
+
+def _from_1(parts: int) -> range:
+    return range(1, parts)
