@@ -1,0 +1,451 @@
+"""The driver of a stream writer's lanes: opens them, notices when one dies, and carries out what
+`dlog.streams.lanes` decides about its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dlog import limits, trace
+from dlog.chance import backoff_s
+from dlog.drive import Stores
+from dlog.effects import Effect
+from dlog.errors import (
+    Broken,
+    Conflict,
+    DlogError,
+    Fenced,
+    ForkedHandle,
+    Outcome,
+    Retry,
+    WriterClosed,
+)
+from dlog.options import LogOptions, WriterOptions
+from dlog.reader.looks import Looks
+from dlog.reader.resolve import Present
+from dlog.streams.document import Shard
+from dlog.streams.driver import StreamDriver
+from dlog.streams.lanes import (
+    Lanes,
+    Left,
+    LoseLane,
+    OpenLane,
+    Publish,
+    Refuse,
+    Resend,
+    TellApart,
+    carry_on,
+    producer_key,
+)
+from dlog.streams.numbers import Inherited
+from dlog.streams.reshard import Site
+from dlog.streams.routes import ShardRoutes, routes_of
+from dlog.writer.batch import Batch
+from dlog.writer.engine import Engine, fail_batches
+from dlog.writer.owner import new_mark
+from dlog.writer.tickets import Ticket
+from dlog.writer.writer import Writer
+
+_log = logging.getLogger("dlog.streams")
+
+
+class _Death(NamedTuple):
+    error: DlogError
+    sent: list[Batch]
+    left: list[Batch]
+
+
+class Lane:
+    """The writer of one shard."""
+
+    __slots__ = ("death", "inherited", "is_lost", "offer", "offer_marked", "shard", "writer")
+
+    def __init__(self, shard: Shard, inherited: Inherited, writer: Writer) -> None:
+        self.shard = shard
+        self.inherited = inherited
+        self.writer = writer
+        self.offer = writer._engine.batcher.offer
+        self.offer_marked = writer._engine.batcher.offer_marked
+        self.death: _Death | None = None
+        self.is_lost = False  # to another writer, for good
+
+
+class Table(NamedTuple):
+    """Who gets what, at one moment. Replaced as a whole."""
+
+    routes: ShardRoutes | None  # None: the stream is terminated
+    lanes: Mapping[int, Lane]
+    all: tuple[Lane, ...]
+    known: dict[bytes, Lane]  # of keys that came by
+    refusal: DlogError | None = None
+
+    def lane_of(self, key: bytes) -> Lane:
+        lane = self.known.get(key)
+        if lane is not None:
+            return lane
+        if self.refusal is not None:
+            raise self.refusal.again()
+        if self.routes is None:
+            raise Conflict("the stream is terminated; nothing was sent", retry=Retry.NEVER)
+        number = self.routes.owner_of(key)
+        found = self.lanes.get(number)
+        if found is None:
+            raise _not_ours(number)
+        if len(self.known) >= limits.STREAM_KEYS_KNOWN:
+            self.known.clear()
+        self.known[key] = found
+        return found
+
+
+def _not_ours(number: int) -> DlogError:
+    return Conflict(
+        f"the key belongs to shard {number}, which this writer does not have; nothing was sent",
+        retry=Retry.NEVER,
+    )
+
+
+class Following:
+    """The lanes of one writer, wherever its shards go."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        site: Site,
+        options: WriterOptions,
+        log_options: LogOptions,
+        wanted: frozenset[int] | None,
+    ) -> None:
+        self.core = Lanes(wanted)
+        self.lanes: dict[int, Lane] = {}
+        self.lost: dict[int, Lane] = {}
+        self.failed: list[Batch] = []  # of messages that are in no shard
+        self.table = Table(None, {}, (), {})
+        self.moves = 0
+        self.moving: asyncio.Task[None] | None = None
+        self.driver = _LaneDriver(self, stores)
+        self._stores = stores
+        self._site = site
+        self._options = options
+        self._log_options = log_options
+        self._turn = itertools.count()
+        self._refusal: DlogError | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    async def begin(self) -> None:
+        """Open all lanes, or raise."""
+        await self.driver.run(carry_on(self.core, self._site))
+
+    def next_lane(self, table: Table) -> Lane:
+        """For a message without a key."""
+        if table.refusal is not None:
+            raise table.refusal.again()
+        if not table.all:
+            raise Conflict("the stream is terminated; nothing was sent", retry=Retry.NEVER)
+        return table.all[next(self._turn) % len(table.all)]
+
+    def refuse_new(self, refusal: DlogError) -> None:
+        """Nothing new is taken; what is under way goes on."""
+        self._refusal = refusal
+        self.table = Table(None, {}, (), {}, refusal)
+
+    async def close(self) -> DlogError | None:
+        """The first failure. A shard that is split while its lane is closed is gone on with."""
+        failure: DlogError | None = None
+        while True:
+            if self.moving is not None:
+                await asyncio.shield(self.moving)
+                continue
+            lanes = [lane for lane in self.lanes.values() if not lane.writer._closed]
+            if not lanes:
+                break
+            failure = await _close_all(lanes) or failure
+        failure = await _close_all(self.lost.values()) or failure
+        self._closed = True
+        unseen = (b.error for b in self.failed if b.error is not None and not b.error_seen)
+        told = next(unseen, None)
+        return failure if told is None else failure or told.again()
+
+    async def abandon(self) -> None:
+        """Close at once, without waiting for anything that is on its way."""
+        self._closed = True
+        for lane in self.lanes.values():
+            lane.writer._engine.abandon(WriterClosed("given up", log=lane.shard.log))
+        await _close_all(self.lanes.values())
+
+    # --- when a lane dies
+
+    def _died(self, lane: Lane, error: DlogError, sent: list[Batch], left: list[Batch]) -> None:
+        """The heir of a lane's messages, called in the turn in which it dies."""
+        lane.death = _Death(error, sent, left)
+        if self._closed or isinstance(error, (ForkedHandle, WriterClosed)):
+            fail_batches(error, sent, left)
+            lane.death = _Death(error, [], [])
+            return
+        self.core.dead.add(lane.shard.number)
+        if self.moving is None:
+            self.moving = self._loop.create_task(self._move())
+
+    async def _move(self) -> None:
+        self.moves += 1
+        until_s = self._stores.clock.monotonic_s() + self._options.open_timeout_ms / 1000
+        attempt = 0
+        try:
+            while True:
+                try:
+                    await self.driver.run(carry_on(self.core, self._site))
+                    if not self.core.dead:
+                        return
+                except DlogError as error:
+                    attempt += 1
+                    late = self._stores.clock.monotonic_s() > until_s
+                    if error.retry is Retry.NEVER or late:
+                        self._give_up(error)
+                        return
+                    _log.info(
+                        "stream %s: goes on later (try %d): %s", self._site.name, attempt, error
+                    )
+                    await asyncio.sleep(backoff_s(attempt, self._stores.chance, limit_s=2.0))
+        except Exception as defect:  # noqa: BLE001 - a defect must end the handle, not hang it
+            _log.exception("stream %s: the writer broke", self._site.name)
+            self._give_up(Broken(f"the writer of stream {self._site.name!r} broke: {defect!r}"))
+        finally:
+            self.moving = None
+            if self.core.dead and not self._closed:
+                self.moving = self._loop.create_task(self._move())
+
+    def _give_up(self, error: DlogError) -> None:
+        """Everything that waits for new lanes is told why there are none."""
+        _log.warning("stream %s: shards are lost to this writer: %s", self._site.name, error)
+        for number in list(self.core.dead):
+            self.lose(number, error)
+            self.core.lost.add(number)
+            self.core.forget(number)
+        self.refuse(self.core.left, error)
+        self.core.left = ()
+        self.publish()
+
+    async def open_lane(self, shard: Shard, inherited: Inherited) -> None:
+        count = len(self.core.opened) + len(self.core.to_open())
+        window = self._options.window_bytes // count
+        window = min(self._options.window_bytes, max(window, limits.STREAM_WINDOW_BYTES_MIN))
+        options = dataclasses.replace(self._options, window_bytes=window)
+        mark = new_mark(self._stores, options.owner)
+        engine = Engine(self._stores, shard.log, options, mark)
+        await engine.open(self._log_options)
+        writer = Writer(engine, Looks(self._stores, shard.log))
+        lane = Lane(shard, inherited, writer)
+        engine.heir = lambda error, sent, left: self._died(lane, error, sent, left)
+        self.lanes[shard.number] = lane
+        if engine.core.error is not None:  # it died in the turn in which it was opened
+            self._died(lane, engine.core.error, [], [])
+
+    async def tell_apart(self, number: int) -> list[Left]:
+        lane = self.lanes[number]
+        if lane.death is None:
+            ended = Fenced(
+                f"shard {number} of stream {self._site.name!r} ended", log=lane.shard.log
+            )
+            lane.writer._engine.abandon(ended)
+        lane.writer._closed = True  # nothing is left that its end could concern
+        if lane.death is None:  # it was closed before
+            return []
+        _, sent, left = lane.death
+        there = await self._count_there(lane, sent)
+        for batch in sent[:there]:
+            batch.resolve()
+        return [each for batch in (*sent[there:], *left) for each in _messages(batch)]
+
+    async def _count_there(self, lane: Lane, sent: Sequence[Batch]) -> int:
+        """How many of the batches are in the log: those that are stand before those that are
+        not."""
+        looks = Looks(self._stores, lane.shard.log)
+        low, high = 0, len(sent)
+        while low < high:
+            middle = (low + high) // 2
+            if isinstance(await looks.resolve(Ticket(sent[middle], 0).token), Present):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def resend(self, messages: Sequence[Left]) -> list[Left]:
+        """What its lane did not take."""
+        meta = self.core.meta
+        assert meta is not None
+        table = self._new_table()
+        numbered = {left.producer is not None for left in messages}
+        rest: list[Left] = []
+        blocked: set[int] = set()
+        if True in numbered:
+            for lane in table.all:
+                if not lane.writer.closed:
+                    await lane.writer.allow_numbers(None)
+        sent: dict[int, tuple[Batch, list[Ticket]]] = {}
+        for left in messages:
+            route = left.key
+            if route is None and left.producer is not None:
+                route = producer_key(*left.producer)
+            lane = self.next_lane(table) if route is None else table.lane_of(route)
+            if lane.shard.number in blocked:
+                rest.append(left)
+                continue
+            try:
+                ticket = await self._offer(lane, left)
+            except DlogError as error:
+                if lane.death is not None:
+                    blocked.add(lane.shard.number)
+                    rest.append(left)
+                    continue
+                ticket = self._failed_ticket(error)
+            batch, idx = left.ticket
+            note_moved(batch, idx, ticket)
+            sent.setdefault(id(batch), (batch, []))[1].append(ticket)
+        for batch, tickets in sent.values():
+            resolve_when_done(batch, tickets)
+        trace.after("stream.resent")
+        return rest
+
+    async def _offer(self, lane: Lane, left: Left) -> Ticket:
+        while True:
+            ticket = lane.offer_marked(
+                left.value, left.key, left.headers, left.event_time_us, producer=left.producer
+            )
+            if ticket is not None:
+                return ticket
+            await _room(lane)
+
+    def refuse(self, messages: Sequence[Left], error: DlogError | None = None) -> None:
+        told = error or Conflict(
+            f"its shard of stream {self._site.name!r} ended, and those that follow are not this "
+            "writer's; it is in no shard",
+            retry=Retry.NEVER,
+        )
+        told = told.again(outcome=Outcome.NOT_HAPPENED)
+        batches: dict[int, tuple[Batch, list[Ticket]]] = {}
+        for left in messages:
+            batch, idx = left.ticket
+            ticket = self._failed_ticket(told)
+            note_moved(batch, idx, ticket)
+            batches.setdefault(id(batch), (batch, []))[1].append(ticket)
+        for batch, tickets in batches.values():
+            resolve_when_done(batch, tickets)
+
+    def _failed_ticket(self, error: DlogError) -> Ticket:
+        batch = Batch([None], 0)
+        batch.resolve(error)
+        self.failed.append(batch)
+        return Ticket(batch, 0)
+
+    def lose(self, number: int, error: DlogError | None = None) -> None:
+        lane = self.lanes.pop(number)
+        lane.is_lost = True
+        self.lost[number] = lane
+        if lane.death is not None:
+            _, sent, left = lane.death
+            fail_batches(error or lane.death.error, sent, left)
+            lane.writer._engine.failed_batches = sent + left  # its close tells, if nobody was told
+            lane.death = _Death(lane.death.error, [], [])
+
+    def publish(self) -> None:
+        for number in [n for n in self.lanes if n not in self.core.opened]:
+            del self.lanes[number]
+        if self._refusal is None:
+            self.table = self._new_table()
+
+    def _new_table(self) -> Table:
+        meta = self.core.meta
+        assert meta is not None
+        opened = self.core.opened
+        lanes = {n: lane for n, lane in self.lanes.items() if n in opened}
+        routes = routes_of(meta) if meta.open_shards else None
+        of_others = {n: lane for n, lane in self.lost.items() if n not in lanes}
+        return Table(routes, {**of_others, **lanes}, tuple(lanes.values()), {})
+
+
+async def _close_all(lanes: Iterable[Lane]) -> DlogError | None:
+    answers = await asyncio.gather(*(lane.writer.close() for lane in lanes), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, DlogError):
+            raise answer
+    return next((answer for answer in answers if isinstance(answer, DlogError)), None)
+
+
+def _messages(batch: Batch) -> list[Left]:
+    batch.pad_columns()
+    count = len(batch.values)
+    nothing = itertools.repeat(None, count)
+    rows = zip(
+        batch.values,
+        batch.keys or nothing,
+        batch.headers or itertools.repeat(None, count),
+        batch.event_times_us or itertools.repeat(None, count),
+        strict=False,
+    )
+    producer = batch.producer
+    return [
+        Left(
+            value,
+            key,
+            headers,
+            event_time_us,
+            None if producer is None else (producer[0], producer[1] + idx),
+            (batch, idx),
+        )
+        for idx, (value, key, headers, event_time_us) in enumerate(rows)
+    ]
+
+
+def note_moved(batch: Batch, idx: int, ticket: Ticket) -> None:
+    if batch.moved is None:
+        batch.moved = [None] * len(batch.values)
+    batch.moved[idx] = ticket
+
+
+def resolve_when_done(batch: Batch, tickets: Sequence[Ticket]) -> None:
+    """The old batch answers once every message of it has been told where it is now."""
+    waits = {id(ticket._batch): ticket for ticket in tickets if not ticket.done}
+    left = len(waits)
+
+    def settle(_: Ticket | None = None) -> None:
+        moved = batch.moved
+        if moved is not None and not batch.done:
+            if all(ticket is not None and ticket.done for ticket in moved):
+                batch.resolve()
+
+    if not left:
+        settle()
+    for ticket in waits.values():
+        ticket.add_done_callback(settle)
+
+
+async def _room(lane: Lane) -> None:
+    await lane.writer._room(None)
+
+
+class _LaneDriver(StreamDriver):
+    def __init__(self, following: Following, stores: Stores) -> None:
+        super().__init__(stores)
+        self._following = following
+
+    async def perform(self, effect: Effect) -> Any:
+        following = self._following
+        match effect:
+            case OpenLane(shard=shard, inherited=inherited):
+                await following.open_lane(shard, inherited)
+            case TellApart(number=number):
+                return await following.tell_apart(number)
+            case Resend(messages=messages):
+                return await following.resend(messages)
+            case Refuse(messages=messages):
+                following.refuse(messages)
+            case LoseLane(number=number):
+                following.lose(number)
+            case Publish():
+                following.publish()
+            case _:
+                return await super().perform(effect)
