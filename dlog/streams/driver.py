@@ -26,6 +26,8 @@ from dlog.writer.producers import count_producers
 from dlog.writer.rotation import Ending
 
 ENDING_TRIES = 50  # while others open the log, or end it, at the same time
+PATIENT_TRIES = 10  # so often somebody else who ends it is waited for: some two seconds
+ENDS = "ends the shard, epoch "
 
 
 class StreamDriver(Driver):
@@ -54,34 +56,45 @@ class StreamDriver(Driver):
         """Whoever else is at it: once this returns, the log takes no more messages."""
         for attempt in range(ENDING_TRIES):
             try:
-                if await self._ended(log):
+                if await self._ended(log, is_patient=attempt < PATIENT_TRIES):
                     return
             except NotFound:
                 await self._make(log, options)
             except DlogError as error:
                 if error.retry is Retry.NEVER or attempt + 1 == ENDING_TRIES:
                     raise
-            await asyncio.sleep(backoff_s(attempt, self.stores.chance))
+            await asyncio.sleep(backoff_s(attempt, self.stores.chance, base_s=0.01))
 
-    async def _ended(self, log: str) -> bool:
+    async def _ended(self, log: str, *, is_patient: bool) -> bool:
         meta = await self._meta_of(log)
         if meta.is_removed:
             raise NotFound(f"the log {log!r} was removed", log=log)
         if meta.state is LogState.TERMINATED:
             return True
+        if is_patient and meta.writer is not None and meta.writer.name.startswith(ENDS):
+            return False  # somebody else is at it
         site = LogSite(log, self.stores.layout, meta.uid, self.stores.chance)
         if await self.run(terminate(site)):
             return True
         # Somebody writes it, or died writing it: a new writer decides its end.
-        engine = Engine(self.stores, log, WriterOptions(), new_mark(self.stores))
+        mark = new_mark(self.stores, _ending_name(meta))
+        engine = Engine(self.stores, log, WriterOptions(), mark)
         try:
             await engine.open(None)
         except Unsupported:
             return False  # terminated meanwhile
+        if engine.core.epoch != meta.epoch + 1:  # there was another writer between
+            await engine.close(Ending.CLOSE)
+            return False
         failure = await engine.close(Ending.TERMINATE)
         if failure is not None:
             raise failure.again()
         return True
+
+    async def last_writer(self, log: str) -> int:
+        """The epoch of the last writer of a log that has ended, those that ended it left out; -1
+        when that is not known."""
+        return _last_writer(await self._meta_of(log))
 
     async def _make(self, log: str, options: LogOptions) -> None:
         """So that nobody can make it, and write to it, later."""
@@ -104,3 +117,18 @@ class StreamDriver(Driver):
         producers = await self.run(counting)
         numbers = {row.producer_id: row.number for row in producers.rows.values()}
         return Numbers(numbers, producers.forgot)
+
+
+def _ending_name(meta: LogMeta) -> str:
+    """Who ends a log says so, with its epoch, and who wrote it last."""
+    return f"{ENDS}{meta.epoch + 1} after {_last_writer(meta)}"
+
+
+def _last_writer(meta: LogMeta) -> int:
+    mark = meta.writer or meta.left_by
+    if mark is None or not mark.name.startswith(ENDS):
+        return meta.epoch
+    epoch, _, last = mark.name[len(ENDS) :].partition(" after ")
+    if not epoch.isdecimal() or int(epoch) != meta.epoch or not last.isdecimal():
+        return -1
+    return int(last)

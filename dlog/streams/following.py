@@ -38,6 +38,7 @@ from dlog.streams.lanes import (
     Refuse,
     Resend,
     TellApart,
+    Told,
     carry_on,
     producer_key,
 )
@@ -244,7 +245,7 @@ class Following:
         if engine.core.error is not None:  # it died in the turn in which it was opened
             self._died(lane, engine.core.error, [], [])
 
-    async def tell_apart(self, number: int) -> list[Left]:
+    async def tell_apart(self, number: int) -> Told:
         lane = self.lanes[number]
         if lane.death is None:
             ended = Fenced(
@@ -252,13 +253,15 @@ class Following:
             )
             lane.writer._engine.abandon(ended)
         lane.writer._closed = True  # nothing is left that its end could concern
+        was_last = await self.driver.last_writer(lane.shard.log) == lane.writer.epoch
         if lane.death is None:  # it was closed before
-            return []
+            return Told((), was_last)
         _, sent, left = lane.death
         there = await self._count_there(lane, sent)
         for batch in sent[:there]:
             batch.resolve()
-        return [each for batch in (*sent[there:], *left) for each in _messages(batch)]
+        rest = (*sent[there:], *left)
+        return Told([each for batch in rest for each in _messages(batch)], was_last)
 
     async def _count_there(self, lane: Lane, sent: Sequence[Batch]) -> int:
         """How many of the batches are in the log: those that are stand before those that are

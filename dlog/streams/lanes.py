@@ -8,7 +8,8 @@ is, in the order in which they were sent first. So a key keeps its order, nothin
 nothing is there twice.
 
 A lane whose shard is open and that died all the same was taken over by another writer: it is lost,
-with the errors that it died with.
+with the errors that it died with. So is one that was not the last to write its shard. What follows
+a lost shard is its new writer's: a writer that slept never takes anything back.
 
 `carry_on` is run again whenever a lane died, and always looks at the newest list first. It decides;
 how lanes are opened, told apart and sent on is the driver's.
@@ -55,10 +56,18 @@ class OpenLane(Effect):
     inherited: Inherited
 
 
+class Told(NamedTuple):
+    """Of a lane whose log has ended: the messages that are not in it, in their order; and whether
+    the lane was the last that wrote it."""
+
+    left: Sequence[Left]
+    was_last: bool
+
+
 @dataclass(frozen=True, slots=True)
 class TellApart(Effect):
-    """→ the messages of this lane that are not in its log, in their order. The others are
-    acknowledged now. The log has ended; the lane is closed if it does not know yet."""
+    """→ `Told`. The messages that are in the log are acknowledged now; a lane that does not know
+    yet that its log has ended is closed."""
 
     number: int
 
@@ -165,8 +174,13 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
         lanes.saw(seen.meta)
         told: list[Sequence[Left]] = []
         for number in gone:
-            told.append((yield TellApart(number)))
+            left, was_last = yield TellApart(number)
             lanes.forget(number)
+            if was_last:
+                told.append(left)
+            else:  # somebody had it after us: what follows it is theirs
+                lanes.lost.add(number)
+                yield Refuse(tuple(left))
         lanes.left = (*in_order(told), *lanes.left)
         if not (yield from _open_all(lanes, site, seen)):
             continue  # one of them was sealed meanwhile: where its keys go, the list says

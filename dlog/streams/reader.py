@@ -34,7 +34,7 @@ from dlog.reason import Reason
 from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.driver import StreamDriver
 from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
-from dlog.streams.places import ReadOrder, StreamPosition
+from dlog.streams.places import ReadOrder, StreamPosition, ends_are_looked_for
 from dlog.streams.reshard import Site, read_stream
 from dlog.together import together
 
@@ -206,12 +206,8 @@ class StreamReader:
         return found
 
     async def _look_for_ends(self, meta: StreamMeta) -> dict[int, _End]:
-        """Of children before their parents: what is seen of a child then has, in its parents,
-        everything that came before it."""
         ends: dict[int, _End] = {}
-        sealed = [s for s in reversed(meta.shards) if s.state is ShardState.SEALED]
-        ended = [s for s in meta.shards if s.state is ShardState.ENDED]
-        for some in (meta.open_shards, *((shard,) for shard in sealed), ended):
+        for some in ends_are_looked_for(meta):
             for number, status in (await self._statuses(some)).items():
                 if status is None:
                     ends[number] = _End(0, is_final=False)
