@@ -17,7 +17,7 @@ from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
 from dlog.streams.document import of_one_log
-from dlog.streams.lanes import CountNumbers
+from dlog.streams.lanes import CountNumbers, LastWriter
 from dlog.streams.numbers import Numbers
 from dlog.streams.reshard import EndLog, LookForLog
 from dlog.writer.engine import Engine
@@ -46,6 +46,8 @@ class StreamDriver(Driver):
                 return of_one_log(log, meta.uid, meta.options)
             case CountNumbers(log=log):
                 return await self._count(log)
+            case LastWriter(log=log):
+                return await self.last_writer(log)
             case _:
                 return await super().perform(effect)
 
@@ -92,9 +94,11 @@ class StreamDriver(Driver):
         return True
 
     async def last_writer(self, log: str) -> int:
-        """The epoch of the last writer of a log that has ended, those that ended it left out; -1
-        when that is not known."""
-        return _last_writer(await self._meta_of(log))
+        """See `LastWriter`."""
+        try:
+            return _last_writer(await self._meta_of(log))
+        except NotFound:
+            return 0
 
     async def _make(self, log: str, options: LogOptions) -> None:
         """So that nobody can make it, and write to it, later."""

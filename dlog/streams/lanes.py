@@ -8,8 +8,9 @@ is, in the order in which they were sent first. So a key keeps its order, nothin
 nothing is there twice.
 
 A lane whose shard is open and that died all the same was taken over by another writer: it is lost,
-with the errors that it died with. So is one that was not the last to write its shard. What follows
-a lost shard is its new writer's: a writer that slept never takes anything back.
+with the errors that it died with. So is one that was not the last to write its shard, and a new
+shard that somebody else wrote before us. What follows a lost shard is its new writer's: a writer
+that slept takes nothing back.
 
 `carry_on` is run again whenever a lane died, and always looks at the newest list first. It decides;
 how lanes are opened, told apart and sent on is the driver's.
@@ -54,6 +55,14 @@ class OpenLane(Effect):
 
     shard: Shard
     inherited: Inherited
+
+
+@dataclass(frozen=True, slots=True)
+class LastWriter(Effect):
+    """→ the epoch of the last writer of a log, those that ended it left out; 0 if there was none,
+    -1 if that cannot be told any more."""
+
+    log: str
 
 
 class Told(NamedTuple):
@@ -109,12 +118,16 @@ class Lanes:
         self.dead: set[int] = set()  # of them, those known to be
         self.lost: set[int] = set()  # shards that somebody else took from us
         self.left: tuple[Left, ...] = ()  # told apart, and not yet sent again
-        self._held: set[int] = (
-            set()
-        )  # shards that were ours at any time, as long as they are listed
+        # Shards that were ours at any time, as long as they are listed.
+        self._held: set[int] = set()
+        self._first_new: int | None = None  # shards from this number on were made under us
+        self._passed: set[int] = set()  # of these, ended: ours, or nobody's
+        self.tried: set[int] = set()  # to open, with an outcome that we may not know
 
     def saw(self, meta: StreamMeta) -> None:
         self.meta = meta
+        if self._first_new is None:
+            self._first_new = meta.next_number
         if self.wanted is not None:
             listed = {shard.number for shard in meta.shards}
             self._held = {n for n in self._held | self.wanted if n in listed}
@@ -146,6 +159,23 @@ class Lanes:
         ended = (ShardState.SEALED, ShardState.ENDED)
         return sorted(n for n in self.opened if states.get(n, ShardState.ENDED) in ended)
 
+    def follows(self, number: int) -> bool:
+        """Was it made under us? Then it is only ours if nobody else had it before."""
+        return self._first_new is not None and number >= self._first_new
+
+    def unseen(self) -> list[Shard]:
+        """Shards that came and went since we looked last, and would have been ours."""
+        assert self.meta is not None
+        return [
+            shard
+            for shard in self.meta.shards
+            if not shard.is_open
+            and self.follows(shard.number)
+            and shard.number not in self._passed
+            and shard.number not in self.opened
+            and self.is_ours(shard.number)
+        ]
+
     def lost_now(self) -> list[int]:
         """Lanes that died although their shards are open."""
         assert self.meta is not None
@@ -155,6 +185,11 @@ class Lanes:
     def forget(self, number: int) -> None:
         self.opened.discard(number)
         self.dead.discard(number)
+        self._passed.add(number)
+
+    def passed(self, number: int) -> None:
+        """Nobody wrote it."""
+        self._passed.add(number)
 
 
 def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
@@ -168,9 +203,10 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
             lanes.forget(number)
         gone = lanes.to_tell_apart()
         to_open = lanes.to_open()
-        if not gone and not to_open and not lanes.left:
+        unseen = lanes.unseen()
+        if not gone and not to_open and not unseen and not lanes.left:
             break
-        seen = yield from end_before(site, seen, gone)
+        seen = yield from end_before(site, seen, (*gone, *(shard.number for shard in unseen)))
         lanes.saw(seen.meta)
         told: list[Sequence[Left]] = []
         for number in gone:
@@ -181,7 +217,12 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
             else:  # somebody had it after us: what follows it is theirs
                 lanes.lost.add(number)
                 yield Refuse(tuple(left))
-        lanes.left = (*in_order(told), *lanes.left)
+        for shard in unseen:
+            if (yield LastWriter(shard.log)) == 0:
+                lanes.passed(shard.number)
+            else:
+                lanes.lost.add(shard.number)
+        lanes.left = tuple(in_order([*told, lanes.left]))
         if not (yield from _open_all(lanes, site, seen)):
             continue  # one of them was sealed meanwhile: where its keys go, the list says
         if lanes.left:
@@ -207,7 +248,12 @@ def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[
     shard = meta.shard(number)
     if not shard.is_open:
         return False
+    if lanes.follows(number) and number not in lanes.tried:
+        if (yield LastWriter(shard.log)) != 0:
+            lanes.lost.add(number)  # somebody was here before us
+            return True
     inherited = yield from read_inherited(site, meta, shard)
+    lanes.tried.add(number)
     try:
         yield OpenLane(shard, inherited, point="stream.lane_opened")
     except Unsupported:
@@ -274,10 +320,11 @@ def read_inherited(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[Inhe
 
 def in_order(told: Sequence[Sequence[Left]]) -> list[Left]:
     """One order that keeps that of each lane and the numbers of each producer, which grew as the
-    messages were sent first."""
-    if len(told) == 1:
-        return list(told[0])
+    messages were sent first. What stands first of two that may come next was sent first to a lane
+    that had the other's keys as well."""
     queues = [list(reversed(each)) for each in told if each]
+    if len(queues) == 1:
+        return queues[0][::-1]
     lowest: dict[int, list[int]] = {}
     for queue in queues:
         for left in queue:

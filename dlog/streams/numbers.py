@@ -101,15 +101,23 @@ def inherit(
 ) -> Inherited:
     """For a shard, from what each of its parents had inherited and what its log ended with."""
     pieces: list[Piece] = []
+    came_from = dict(shard.pinned_in)
     for parent, (inherited, last) in ends.items():
         before = inherited.pieces or (Piece(meta.shard(parent).range, Numbers()),)
         after = [Piece(p.range, p.numbers.followed_by(last), p.keys) for p in before]
-        came = {key for key, where in shard.pinned_in if where == parent}
+        came = {key for key, where in came_from.items() if where == parent}
         for key in came - {key for piece in after for key in piece.keys}:
             # Pinned here since the beginning, or by its hash in what this parent had inherited.
             hash = key_hash(key)
             by_hash = (p.numbers for p in after if p.range and p.range.contains(hash))
             after.append(Piece(None, next(by_hash, last), frozenset((key,))))
+        # A key that was pinned once stands by itself for ever: its past is not that of its hash.
+        came |= {
+            key
+            for piece in after
+            for key in piece.keys
+            if key not in came_from and shard.range.contains(key_hash(key))
+        }
         for piece in after:
             part = piece.range and _common(piece.range, shard.range)
             keys = piece.keys & came

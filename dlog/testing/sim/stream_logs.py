@@ -42,6 +42,7 @@ class Stored:
 class AbstractLog:
     name: str
     epoch: int = 0
+    last_writer: int = 0  # the epoch of whoever wrote it last, or could
     is_terminated: bool = False
     stored: list[Stored] = field(default_factory=list)
     waiting: list[Callable[[], None]] = field(default_factory=list)  # readers at the tail
@@ -88,6 +89,7 @@ class AbstractLogs:
                 self._reply(client, answer, None, Unsupported(f"log {name!r} is terminated"))
                 return
             log.epoch += 1
+            log.last_writer = log.epoch
             self._maybe_lose(client, answer, log.epoch)
 
         self._ask(client, answer, arrive, OPEN_MS)

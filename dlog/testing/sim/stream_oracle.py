@@ -8,6 +8,7 @@ shard takes only keys that it has.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from dlog.streams.document import ShardState, StreamMeta
@@ -30,11 +31,17 @@ class Intents:
     producer_id: int
     keys: list[bytes | None]
     acked: set[int] = field(default_factory=set)
+    tries: Counter[int] = field(default_factory=Counter)
     refused: set[int] = field(default_factory=set)  # certainly nowhere
-    next: int = 0  # the first number that nobody has tried yet
+    given_up: set[int] = field(default_factory=set)  # its shard is not the sender's any more
+
+    def refuse(self, number: int) -> None:
+        """Who tried says that it is nowhere. Others may try, too."""
+        self.given_up.add(number)
+        self.refused.add(number)
 
     def first_open(self) -> int:
-        done = self.acked | self.refused
+        done = self.acked | self.given_up
         return next((n for n in range(len(self.keys)) if n not in done), len(self.keys))
 
 
@@ -48,8 +55,6 @@ class StreamOracle:
         self.where: dict[tuple[int, int], tuple[int, int]] = {}  # of a message: shard, index
         self.last_of_key: dict[tuple[int, bytes | None], int] = {}
         self._numbers: dict[str, int] = {}  # of shards, by their logs
-        self._owners: dict[int, set[int]] = {}  # shards that ever had a hash, by version
-        self._routes: list[object] = []
         logs.on_stored = self.on_stored
 
     # --- the list
@@ -64,6 +69,9 @@ class StreamOracle:
             self._numbers.setdefault(shard.log, shard.number)
         if before is None:
             return
+        if self.world.is_told and meta.version != before.version:
+            shards = [(s.number, str(s.range), s.parents) for s in meta.open_shards]
+            self.world.note(f"version {meta.version}: {shards}, pinned {dict(meta.pins)}")
         require(meta.version >= before.version, LIST, "the version of a stream went back")
         require(meta.next_number >= before.next_number, LIST, "a number is given twice")
         old = {shard.number: shard for shard in before.shards}
@@ -102,6 +110,8 @@ class StreamOracle:
         require(number is not None, LIST, "a message in a log that is no shard", log.name)
         assert number is not None
         at = (number, len(log.stored) - 1)
+        if self.world.is_told:
+            self.world.note(f"stored {message.producer} {message.key!r} in {log.name}")
         there = self.where.get(message.producer)
         require(there is None, ONCE, "a message is there twice", message.producer, there, at)
         self.where[message.producer] = at
@@ -144,7 +154,10 @@ class StreamOracle:
                 require(told in self.where, ONCE, "an acknowledged message is in no shard", told)
             for number in sorted(intents.refused):
                 told = (intents.producer_id, number)
-                require(told not in self.where, ONCE, "a refused message is there", told)
+                alone = intents.tries[number] == 1
+                require(
+                    not alone or told not in self.where, ONCE, "a refused message is there", told
+                )
 
     def all_there(self) -> set[tuple[int, int]]:
         return set(self.where)

@@ -45,5 +45,6 @@ WORLDS: dict[str, RunHistory] = {
         "log_world:run_log_history", ledgers="abstract", publishers=2, incarnations=2
     ),
     "log-life": _world("log_world:run_log_history", ledgers="abstract", life=1.0),
+    "streams": _world("stream_world:run_stream_history"),
     "log-life-bookies": _world("log_world:run_log_history", ledgers="bookies", life=1.0),
 }
