@@ -32,8 +32,11 @@ class Numbers(NamedTuple):
     forgot: bool = False
 
     def followed_by(self, later: Numbers) -> Numbers:
+        """The higher number counts, also where it stands before: after a merge, what one of the
+        shards lacked of a producer may be sent when the other is far past it."""
         last = {id: number for id, number in self.last.items() if id not in later.last}
-        return Numbers({**last, **later.last}, self.forgot or later.forgot)
+        last |= {id: max(number, self.last.get(id, -1)) for id, number in later.last.items()}
+        return Numbers(last, self.forgot or later.forgot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,9 @@ class SimStreamWriter(StreamClient):
         table = self.table
         assert table is not None
         told = (intents.producer_id, number)
+        if number in intents.given_up:  # whoever gives one up does not come back to it
+            self.cursor[intents.producer_id] = number + 1
+            return True
         key = intents.keys[number]
         route = producer_key(*told) if key is None else key
         lane = None if table.routes is None else table.lanes.get(table.routes.owner_of(route))
@@ -263,6 +266,8 @@ class SimStreamWriter(StreamClient):
                 for left in messages:
                     assert left.producer is not None
                     left.ticket.refuse(left.producer[1])
+                    if self.core.wanted is not None:
+                        left.ticket.given_up.add(left.producer[1])
                     self.world.mark("refused")
                 if messages and self.core.wanted is None:
                     self._end(AlreadyExists("what follows its shards is somebody else's"))
@@ -319,7 +324,8 @@ class SimStreamWriter(StreamClient):
             if left.producer[1] <= lane.last.get(left.producer[0], -1):
                 if self.world.is_told:
                     self.world.note(f"{self.name}: {left.producer} is in {lane.shard.log} already")
-                left.ticket.acked.add(left.producer[1])  # `AlreadyExists`, the user is told
+                if left.producer[1] not in left.ticket.given_up:
+                    left.ticket.acked.add(left.producer[1])  # `AlreadyExists`, the user is told
                 continue
             self.world.mark("sent again")
             self._offer(lane, left)

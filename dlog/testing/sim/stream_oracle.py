@@ -37,7 +37,6 @@ class Intents:
 
     def refuse(self, number: int) -> None:
         """Who tried says that it is nowhere. Others may try, too."""
-        self.given_up.add(number)
         self.refused.add(number)
 
     def first_open(self) -> int:
