@@ -267,7 +267,7 @@ def content_from(given: Mapping[str, Any]) -> Content:
 
 def same(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
     """Do they say the same? Python would take true for 1."""
-    if one is None or other is None:
+    if one is other or one is None or other is None:
         return one is other
     return one == other and dump(dict(one)) == dump(dict(other))
 
