@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dlog.errors import ConfigError
 from dlog.streams.config.document import Document, Kept
+from dlog.streams.config.sections import check_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class ConfigVersion:
     note: str | None
     restores: int | None
     """The version whose content this one has again."""
+    refused: str | None = None
+    """Why programs of this release would not take it, as far as parts are known here."""
 
     @classmethod
     def of(cls, name: str, document: Document) -> ConfigVersion:
@@ -33,7 +37,16 @@ class ConfigVersion:
             document.at_us if there else None,
             document.note,
             document.restores,
+            _refusal(document),
         )
+
+
+def _refusal(document: Document) -> str | None:
+    try:
+        check_known(document.content, unchecked=True)
+    except ConfigError as error:
+        return error.message
+    return None
 
 
 @dataclass(frozen=True, slots=True)
