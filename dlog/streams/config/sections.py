@@ -10,6 +10,7 @@ by name, and so is whatever nobody knows.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -165,13 +166,15 @@ def client_section(content: Mapping[str, Any] | None) -> ClientSection:
 
 
 Validator = Callable[[Mapping[str, Any]], object]
-# Who knows what a part may hold, by its name. Whoever adds a part of their own adds it here, so
-# that a document is looked over before it is written, too.
-VALIDATORS: dict[str, Validator] = {
+# Who knows what a part may hold, by its name: a function, or where one stands that is loaded at the
+# first need. Whoever adds a part of their own adds it here, so that a document is looked over
+# before it is written, too.
+VALIDATORS: dict[str, Validator | str] = {
     "writer": writer_sections,
     "reader": reader_sections,
     "log": log_sections,
     "client": client_section,
+    "routing": "dlog.streams.parts:check_routing",
 }
 
 
@@ -191,4 +194,12 @@ def check_known(content: Mapping[str, Mapping[str, Any]], *, unchecked: bool = F
                     f"nobody here knows a part {name!r}; there is {', '.join(sorted(VALIDATORS))}"
                 )
             continue
-        validator(part)
+        _loaded(validator)(part)
+
+
+def _loaded(validator: Validator | str) -> Validator:
+    if not isinstance(validator, str):
+        return validator
+    module, _, name = validator.partition(":")
+    found: Validator = getattr(importlib.import_module(module), name)
+    return found

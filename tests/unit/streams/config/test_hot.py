@@ -25,7 +25,7 @@ LONG_MS = 3_600_000
 class Ring:
     """A part as a router is one: an immutable value, and who holds it."""
 
-    name = "routing"
+    name = "ring"
 
     def __init__(self) -> None:
         self.servers: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Ring:
 
 
 async def ring_of(client: Client, *servers: str) -> int:
-    found = await client.config("prod").set("routing", {"servers": servers}, unchecked=True)
+    found = await client.config("prod").set("ring", {"servers": servers}, unchecked=True)
     return found.version
 
 
@@ -57,7 +57,7 @@ async def test_a_change_comes_into_force_by_watch(url: str) -> None:
             assert (hot.version, ring.servers) == (1, ("a", "b"))
             version = await ring_of(client, "a", "b", "c")
             current = await hot.wait_for(version, timeout=20)
-            assert (current.version, current["routing"], ring.servers) == (
+            assert (current.version, current["ring"], ring.servers) == (
                 2,
                 ("a", "b", "c"),
                 ("a", "b", "c"),
@@ -170,19 +170,19 @@ async def test_a_refused_version_is_told_and_the_old_one_stays(
         await ring_of(client, "a", "b")
         async with await client.config("prod").follow(ring, Plain("other"), poll_ms=LONG_MS) as hot:
             await client.config("prod").replace(
-                {"routing": {"servers": ["a", "a"]}, "other": {"x": 1}}, unchecked=True
+                {"ring": {"servers": ["a", "a"]}, "other": {"x": 1}}, unchecked=True
             )
             await eventually(lambda: hot.why() is not None)
             reason = hot.why()
             assert reason is not None
             assert reason.code is dlog.ReasonCode.CONFIG_REFUSED
-            assert (reason.evidence["refused"], reason.evidence["part"]) == (2, "routing")
+            assert (reason.evidence["refused"], reason.evidence["part"]) == (2, "ring")
             assert "a server stands there twice" in str(reason)
             status = hot.status()
             assert (status.version, status.refused_version, status.refused_part) == (
                 1,
                 2,
-                "routing",
+                "ring",
             )
             assert hot.current["other"] == {}
             assert ring.servers == ("a", "b")
@@ -206,7 +206,7 @@ async def test_parts_that_did_not_change_are_not_touched(memory_url: str) -> Non
                 version = found.version
             await hot.wait_for(version, timeout=20)
             counted = {part.name: part.swapped for part in hot.status().parts}
-            assert ring.swaps == counted["routing"] == 2  # without the document, and with it
+            assert ring.swaps == counted["ring"] == 2  # without the document, and with it
             assert 2 <= counted["other"] <= 21
 
 
@@ -249,7 +249,7 @@ async def test_following_ends_with_its_client(memory_url: str) -> None:
     assert reason.code is dlog.ReasonCode.CLOSED
     with pytest.raises(ConfigError):
         await hot.wait_for(9, timeout=1)
-    assert hot.current["routing"] == ("a",)
+    assert hot.current["ring"] == ("a",)
 
 
 async def test_a_wait_ends_when_following_does(memory_url: str) -> None:
