@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from dlog.reason import Reason, ReasonCode
     from dlog.secret import Secret
     from dlog.sync.client import Client, connect, open_reader, open_standby, open_writer
+    from dlog.sync.config import Config, HotConfig
     from dlog.sync.copies import copy_log
     from dlog.sync.jobs import JobSegment
     from dlog.sync.reader import Reader
@@ -89,6 +90,7 @@ _HOMES = {
     "dlog.reason": "Reason ReasonCode",
     "dlog.secret": "Secret",
     "dlog.sync.client": "Client connect open_reader open_standby open_writer",
+    "dlog.sync.config": "Config HotConfig",
     "dlog.sync.copies": "copy_log",
     "dlog.sync.jobs": "JobSegment",
     "dlog.sync.reader": "Reader",
@@ -106,6 +108,7 @@ __all__ = [
     "Broken",
     "BufferFull",
     "Client",
+    "Config",
     "ConfigError",
     "Conflict",
     "CopyProgress",
@@ -117,6 +120,7 @@ __all__ = [
     "ForkedHandle",
     "FormatError",
     "Handle",
+    "HotConfig",
     "IdRun",
     "JobSegment",
     "Lag",

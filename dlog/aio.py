@@ -16,12 +16,16 @@ from dlog.options import LogOptions, TailMode
 from dlog.reader.places import Start
 from dlog.reader.reader import Reader
 from dlog.standby.standby import Standby
+from dlog.streams.config.config import Config
+from dlog.streams.config.hot import HotConfig
 from dlog.writer.job_segment import JobSegment
 from dlog.writer.tickets import IdRun, Ticket
 from dlog.writer.writer import Writer
 
 __all__ = [
     "Client",
+    "Config",
+    "HotConfig",
     "IdRun",
     "JobSegment",
     "Reader",

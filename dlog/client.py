@@ -32,6 +32,7 @@ from dlog.errors import (
     Unsupported,
 )
 from dlog.ids import Token, check_log_name
+from dlog.limits import CONFIG_POLL_MS_DEFAULT
 from dlog.meta.attended import AttendedMetaStore
 from dlog.meta.layout import FORMAT_VERSION, Layout
 from dlog.metrics import NO_METRICS, Metrics
@@ -44,6 +45,9 @@ from dlog.reader.ranges import LedgerRange, RangeCount, options_of_range
 from dlog.reader.reader import Reader
 from dlog.reader.resolve import Resolved
 from dlog.standby.standby import Standby
+from dlog.streams.config.config import Config
+from dlog.streams.config.hot import HotConfig
+from dlog.streams.config.of_client import Configs
 from dlog.writer.engine import Engine
 from dlog.writer.owner import new_mark
 from dlog.writer.writer import Writer
@@ -73,7 +77,9 @@ _memory_worlds: dict[str, tuple[MemoryTree, MemoryLedgers]] = {}
 class Client:
     """One connection to where logs are kept. Belongs to the event loop it was made on."""
 
-    def __init__(self, url: uri.Url, metrics: Metrics = NO_METRICS) -> None:
+    def __init__(
+        self, url: uri.Url, metrics: Metrics = NO_METRICS, config: str | None = None
+    ) -> None:
         self.url = str(url)
         self._metrics = metrics
         self._url = url
@@ -85,6 +91,7 @@ class Client:
         self.admin = Admin(
             self._stores, self._apart, self._new_log_options, url.where, self._openings.run
         )
+        self._configs = Configs(self._stores, config)
         # In the order of their opening.
         self._handles: weakref.WeakValueDictionary[int, _Handle] = weakref.WeakValueDictionary()
         self._pid = os.getpid()
@@ -104,7 +111,8 @@ class Client:
         replace the client's."""
         check_log_name(name)
         checked = options_from(WriterOptions, options)
-        return Opening(self._open_writer(name, checked, self._log_options(create), metrics))
+        given = frozenset(options)
+        return Opening(self._open_writer(name, checked, self._log_options(create), metrics, given))
 
     async def _open_writer(
         self,
@@ -112,17 +120,26 @@ class Client:
         options: WriterOptions,
         create: LogOptions | None,
         metrics: Metrics | None = None,
+        given: frozenset[str] = frozenset(),
     ) -> Writer:
-        return await self._unless_closed(self._make_writer(name, options, create, metrics))
+        making = self._make_writer(name, options, create, metrics, given)
+        return await self._unless_closed(making)
 
     async def _make_writer(
-        self, name: str, options: WriterOptions, create: LogOptions | None, metrics: Metrics | None
+        self,
+        name: str,
+        options: WriterOptions,
+        create: LogOptions | None,
+        metrics: Metrics | None,
+        given: frozenset[str],
     ) -> Writer:
         stores = _measured(await self._stores(create is not None), metrics)
-        engine = Engine(stores, name, options, new_mark(stores, options.owner))
+        now = await self._configs.writer_options(name, options, given)
+        engine = Engine(stores, name, now, new_mark(stores, options.owner))
         await engine.open(create)
         writer = Writer(engine, Looks(stores, name))
         self._handles[id(writer)] = writer
+        self._configs.add_writer(writer, options, given)
         return writer
 
     def open_reader(
@@ -142,7 +159,8 @@ class Client:
         if end is not None:
             check_start(end, "end")
         checked = options_from(ReaderOptions, options)
-        return Opening(self._open_reader(name, start, end, checked, metrics))
+        given = frozenset(options)
+        return Opening(self._open_reader(name, start, end, checked, metrics, given))
 
     async def _open_reader(
         self,
@@ -151,8 +169,10 @@ class Client:
         end: Start | None,
         options: ReaderOptions,
         metrics: Metrics | None = None,
+        given: frozenset[str] = frozenset(),
     ) -> Reader:
-        return await self._unless_closed(self._make_reader(name, start, end, options, metrics))
+        making = self._make_reader(name, start, end, options, metrics, given)
+        return await self._unless_closed(making)
 
     async def _make_reader(
         self,
@@ -161,10 +181,12 @@ class Client:
         end: Start | None,
         options: ReaderOptions,
         metrics: Metrics | None,
+        given: frozenset[str],
     ) -> Reader:
         stores = _measured(await self._stores(False), metrics)
-        reader = Reader(stores, name, options)
+        reader = Reader(stores, name, await self._configs.reader_options(name, options, given))
         self._handles[id(reader)] = reader
+        self._configs.add_reader(reader, options, given)
         try:
             await reader.seek(start, end=end)
         except BaseException:
@@ -187,7 +209,8 @@ class Client:
         check_start(start)
         reading = ReaderOptions(follow=True, tail=tail)
         checked = options_from(WriterOptions, options)
-        opening = self._make_standby(name, start, reading, checked, self._log_options(create))
+        making = self._log_options(create)
+        opening = self._make_standby(name, start, reading, checked, making, frozenset(options))
         return Opening(self._open_standby(opening))
 
     async def _open_standby(self, opening: Coroutine[Any, Any, Standby]) -> Standby:
@@ -200,10 +223,17 @@ class Client:
         reading: ReaderOptions,
         options: WriterOptions,
         create: LogOptions | None,
+        given: frozenset[str],
     ) -> Standby:
         stores = await self._stores(create is not None)
-        reader = Reader(stores, name, reading)
-        standby = Standby(stores, name, options, reader, self._keep)
+        reader = Reader(stores, name, await self._configs.reader_options(name, reading, ()))
+        self._configs.add_reader(reader, reading, ())
+
+        def keep(writer: Writer) -> None:
+            self._handles[id(writer)] = writer
+            self._configs.add_writer(writer, options, given)
+
+        standby = Standby(stores, name, options, reader, keep)
         self._handles[id(standby)] = standby
         try:
             await standby.begin(create)
@@ -294,8 +324,22 @@ class Client:
         its writer may still hold the log: open a writer, and ask again."""
         return await self.admin.resolve(name, token)
 
-    def _keep(self, writer: Writer) -> None:
-        self._handles[id(writer)] = writer
+    # --- documents that change while programs run
+
+    def config(self, name: str) -> Config:
+        """A document to read, change and follow. It need not be there yet."""
+        return self._configs.config(name)
+
+    async def follow_config(self, name: str, *, poll_ms: int = CONFIG_POLL_MS_DEFAULT) -> HotConfig:
+        """From now on this client's writers, readers and logs go by that document, whatever is
+        open already included: see docs/how-to/configure.md. `connect(config=name)` does so from
+        the first handle on."""
+        return await self._configs.follow(name, poll_ms)
+
+    @property
+    def followed_config(self) -> HotConfig | None:
+        """What the handles of this client go by; None while nothing is followed."""
+        return self._configs.followed
 
     async def _unless_closed(self, opening: Coroutine[Any, Any, _H]) -> _H:
         """Cut short when the client is closed meanwhile: what it opens would have no stores."""
@@ -388,6 +432,7 @@ class Client:
         failure: DlogError | None = None
         await self._openings.cut_short()
         try:
+            await self._configs.close()
             failure = await self.admin.give_up_segments()
             closed: dict[int, _Handle] = {}
             # A standby that is closed while it takes over may leave one more: its writer.
@@ -423,11 +468,16 @@ class Client:
 
 
 def connect(
-    url: str | None = None, *, metrics: Metrics = NO_METRICS, **client_options: Any
+    url: str | None = None,
+    *,
+    metrics: Metrics = NO_METRICS,
+    config: str | None = None,
+    **client_options: Any,
 ) -> Client:
     """A client for `url`, else for what DLOG_URL says, else for the user's own data directory.
-    `metrics` hears what it and its handles measure (see `dlog.metrics`)."""
-    return Client(uri.resolve(url, client_options), metrics)
+    `metrics` hears what it and its handles measure (see `dlog.metrics`); `config` names a document
+    there that they go by, also when it changes."""
+    return Client(uri.resolve(url, client_options), metrics, config)
 
 
 def _measured(stores: Stores, metrics: Metrics | None) -> Stores:

@@ -146,6 +146,17 @@ FSCK_TRIES = 5  # of what changes under us while it is looked at
 # Routing keys to servers: a ring of 6,000 of weight 1 takes some 100 MiB and 2 s to make.
 RING_POINTS_MAX = 1_000_000
 ROUTER_PINS_MAX = 1_000_000
+# Documents that change while programs run: one node, which every follower reads at each change, and
+# the older versions below it.
+CONFIG_BYTES_MAX = 64 * KIB
+CONFIG_PARTS_MAX = 64
+CONFIG_PATTERNS_MAX = 64  # of one part: each handle is held against all of them
+CONFIG_NOTE_CHARACTERS_MAX = 500
+CONFIG_HISTORY_MAX = 32
+CONFIG_HISTORY_BYTES_MAX = MIB
+CONFIG_HISTORY_LIST_BYTES_MAX = 32 * KIB  # of the node: who made them, when, and their notes
+CONFIG_POLL_MS_DEFAULT = 10_000  # a change without its watch is noticed that late
+CONFIG_AWAY_S_MAX = 5.0  # between two questions to a metadata store that gives no answer
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB
 assert LEDGER_ENTRY_BYTES_MAX + KIB < BOOKIE_FRAME_BYTES_MAX  # head, key and v3 fields beside it

@@ -41,6 +41,7 @@ class ReasonCode(enum.Enum):
     ROTATION = "rotation"
     PREPARATION = "preparation"  # of the next ledger, ahead of need
     NUMBERING = "numbering"  # the log is about to say that it has producers
+    NEW_OPTIONS = "new_options"  # the log's list is about to say them
     RETENTION = "retention"  # what the log keeps no longer leaves its list
     LINGERING = "lingering"  # for company, as `linger_ms` says
     CLOSING = "closing"
@@ -54,6 +55,8 @@ class ReasonCode(enum.Enum):
     SEGMENT_NOT_ENTERABLE = "segment_not_enterable"  # no seam yet, or a takeover may drop it
     READ_AHEAD_FULL = "read_ahead_full"  # nobody takes
     ENDED = "ended"
+    # A document that is followed
+    CONFIG_REFUSED = "config_refused"  # its newest version; the one before stays in force
     # Seen from outside
     HOLDER_GONE = "holder_gone"  # it left without closing
     HELD = "held"  # a hold keeps what a truncation would take
@@ -69,6 +72,7 @@ AT_REST = frozenset(
         ReasonCode.READ_AHEAD_FULL,
         ReasonCode.ENDED,
         ReasonCode.HELD,
+        ReasonCode.CONFIG_REFUSED,
     }
 )
 

@@ -39,14 +39,30 @@ class StallWatch:
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._watches = self._stopped = False
         self._since_s: float | None = None  # of the stall that is under way
 
     def start(self) -> None:
+        self._watches = not self._stopped
         if self._after_s > 0 and self._timer is None:
             self._schedule()
 
+    def reconfigure(self, after_ms: int) -> None:
+        """While it is watched: what lasts longer than this from now on."""
+        self._after_s = after_ms / 1000
+        if not self._watches:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.start()
+        if self._after_s == 0 and self._since_s is not None:
+            self._since_s = None
+            self._on_change(None)
+
     def stop(self) -> None:
         """Idempotent; from any state."""
+        self._watches, self._stopped = False, True
         if self._timer is not None:
             self._timer.cancel()
         if self._since_s is not None:

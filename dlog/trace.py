@@ -184,6 +184,16 @@ STREAM_POINTS = frozenset(
     }
 )
 
+# Of a document that changes while programs run.
+CONFIG_POINTS = frozenset(
+    {
+        "config.kept",  # the version that was the newest, as a node of its own
+        "config.changed",
+        "config.swept",  # an older version that is not kept any more
+        "options.told",  # a log's own options, by its writer
+    }
+)
+
 _KNOWN = (
     POINTS
     | STREAM_POINTS
@@ -194,6 +204,7 @@ _KNOWN = (
     | REPAIR_POINTS
     | COPY_POINTS
     | JOB_POINTS
+    | CONFIG_POINTS
 )
 _listener: Callable[[str, str], None] | None = None
 

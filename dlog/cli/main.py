@@ -28,6 +28,7 @@ COMMANDS = {
     "segments": ("segments", "List the segments of a log."),
     "why": ("why", "Say what a log waits for: its writer, ledgers, bookies, metadata."),
     "top": ("top", "Watch a log: rates, tail, writer, and what it waits for."),
+    "config": ("config", "Show or change a document that programs follow while they run."),
     "copy": ("copy", "Copy a log from one place to another, or go on with a copy."),
     "export": ("export", "Write a log, or a part of it, as JSON lines or Parquet."),
     "meta": ("meta", "Write out a log's metadata, or move it to another metadata store."),

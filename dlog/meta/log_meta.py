@@ -350,6 +350,15 @@ class LogMeta:
         the last ones."""
         return dataclasses.replace(self, producers=True)
 
+    def with_options(self, options: LogOptions) -> LogMeta:
+        """Other limits from now on. What ledgers are made with is for the life of the log."""
+        ours = self.options
+        fixed = ("ensemble", "write_quorum", "ack_quorum", "digest", "unsafe_single_copy")
+        for name in fixed:
+            same = getattr(ours, name) == getattr(options, name)
+            check(same, "what ledgers are made with stays", name, ours, options)
+        return dataclasses.replace(self.is_here(), options=options)
+
     def held(self) -> LogMeta:
         """A hold was made: whoever decided on a truncation without it has to look again."""
         return dataclasses.replace(self.is_here(), holds=self.holds + 1)

@@ -105,6 +105,16 @@ BOOKIE_ADD_BYTES = _counter("dlog.bookie.add_bytes", "By", ("bookie",), "bytes o
 BOOKIE_REPLACED = _counter(
     "dlog.bookie.replaced", "1", ("bookie",), "ensembles that went on without this bookie"
 )
+_CONFIG = ("config",)
+CONFIG_VERSION = _level("dlog.config.version", "1", _CONFIG, "the version in force of a document")
+CONFIG_LOOKS = _counter("dlog.config.looks", "1", _CONFIG, "questions for a newer version")
+CONFIG_FETCHES = _counter("dlog.config.fetches", "1", _CONFIG, "of these, those that found one")
+CONFIG_SWAPS = _counter(
+    "dlog.config.swaps", "1", ("config", "part"), "parts made anew, because they had changed"
+)
+CONFIG_REFUSED = _counter(
+    "dlog.config.refused", "1", _CONFIG, "versions refused; the one before stayed in force"
+)
 
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric for metric in list(globals().values()) if isinstance(metric, Metric)

@@ -86,6 +86,10 @@ class ReaderCore:
         self._passed = False  # the next message was truncated
         self._is_over = False  # of a log that takes no more
 
+    def reconfigure(self, options: ReaderOptions) -> None:
+        """Only what may change during a walk: how much is asked for at a time."""
+        self._options = options
+
     def walk(self) -> Procedure[None]:
         """From the place found to the end, delivering on the way."""
         self.view.horizon.waits_for_recoveries = False

@@ -117,6 +117,12 @@ class Feed:
         self._ended = False
         self.watch: ReaderWatch | None = None  # of the reader that this feed is of
 
+    def reconfigure(self, options: ReaderOptions) -> None:
+        self._options = options
+        self.core.reconfigure(options)
+        if self._room is not None and not self._room.done():  # perhaps there is more room now
+            self._room.set_result(None)
+
     def start(self) -> None:
         """Begin the core's walk, at the place that it found."""
         self.driver.copy = self.core.copy

@@ -59,6 +59,18 @@ class Reader:
         return self._name
 
     @property
+    def options(self) -> ReaderOptions:
+        """Those in force: as it was opened with, and as a document that its client follows says."""
+        return self._options
+
+    def reconfigure(self, options: ReaderOptions) -> None:
+        """From the next read on: how much is asked for and read ahead, and when a wait is told
+        of."""
+        self._options = options
+        self._feed.reconfigure(options)
+        self._watch.reconfigure(options)
+
+    @property
     def tail_mode(self) -> TailMode:
         """How the tail of an open ledger is believed."""
         return self._options.tail
@@ -116,6 +128,7 @@ class Reader:
             here = Position(core.view.meta.uid, max(seq, core.first_seq), None)
         self._shelf.clear()
         self._shelf = Shelf(here)
+        feed.reconfigure(self._options)  # they may have changed since it was made
         old, self._feed = self._feed, feed
         self._watch.begin(feed)
         feed.start()

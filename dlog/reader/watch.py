@@ -64,6 +64,10 @@ class ReaderWatch:
         self.goes_on(feed)
         self._stalls.start()
 
+    def reconfigure(self, options: ReaderOptions) -> None:
+        self._options = options
+        self._stalls.reconfigure(options.stall_after_ms)
+
     def goes_on(self, feed: Feed) -> None:
         """Something is about to be asked for. The same as before, at one place, is one wait."""
         core = feed.core

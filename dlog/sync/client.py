@@ -25,6 +25,7 @@ from dlog.errors import ConfigError, DlogError
 from dlog.findings import Finding
 from dlog.ids import MessageId, Token
 from dlog.limits import (
+    CONFIG_POLL_MS_DEFAULT,
     FSCK_GRACE_S_DEFAULT,
     FSCK_PARALLEL_DEFAULT,
     FSCK_SAMPLE_DEFAULT,
@@ -36,6 +37,7 @@ from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start
 from dlog.reader.ranges import LedgerRange, RangeCount
 from dlog.reader.resolve import Resolved
+from dlog.sync.config import Config, HotConfig
 from dlog.sync.jobs import Jobs
 from dlog.sync.moves import MetaMoves
 from dlog.sync.portal import Portal
@@ -47,9 +49,11 @@ from dlog.sync.writer import Writer
 class Client:
     """One connection to where logs are kept, for programs without an event loop. Thread-safe."""
 
-    def __init__(self, url: uri.Url, metrics: Metrics = NO_METRICS) -> None:
+    def __init__(
+        self, url: uri.Url, metrics: Metrics = NO_METRICS, config: str | None = None
+    ) -> None:
         self._portal = Portal()
-        self._inner = aio.Client(url, metrics)
+        self._inner = aio.Client(url, metrics, config)
         self.url = self._inner.url
         self.admin = Admin(self._inner.admin, self._portal)
         self._closed = False
@@ -119,6 +123,23 @@ class Client:
         `Never`, `TooLate(why)` when the evidence is truncated or removed, or `Undecided(why)` while
         its writer may still hold the log: open a writer, and ask again."""
         return self._portal.run(self._inner.resolve(name, token))
+
+    def config(self, name: str) -> Config:
+        """A document to read, change and follow. It need not be there yet."""
+        return Config(self._inner.config(name), self._portal)
+
+    def follow_config(self, name: str, *, poll_ms: int = CONFIG_POLL_MS_DEFAULT) -> HotConfig:
+        """From now on this client's writers, readers and logs go by that document, whatever is
+        open already included: see docs/how-to/configure.md. `connect(config=name)` does so from
+        the first handle on."""
+        inner = self._portal.run(self._inner.follow_config(name, poll_ms=poll_ms))
+        return HotConfig(inner, self._portal)
+
+    @property
+    def followed_config(self) -> HotConfig | None:
+        """What the handles of this client go by; None while nothing is followed."""
+        inner = self._inner.followed_config
+        return None if inner is None else HotConfig(inner, self._portal)
 
     def close(self) -> None:
         """Closes what this client opened and is still open. Idempotent."""
@@ -322,11 +343,16 @@ async def _opened(verb: Callable[..., Any], name: str, **options: Any) -> Any:
 
 
 def connect(
-    url: str | None = None, *, metrics: Metrics = NO_METRICS, **client_options: Any
+    url: str | None = None,
+    *,
+    metrics: Metrics = NO_METRICS,
+    config: str | None = None,
+    **client_options: Any,
 ) -> Client:
     """A client for `url`, else for what DLOG_URL says, else for the user's own data directory.
-    `metrics` hears what it and its handles measure (see `dlog.metrics`), on dlog's own thread."""
-    return Client(uri.resolve(url, client_options), metrics)
+    `metrics` hears what it and its handles measure (see `dlog.metrics`), on dlog's own thread;
+    `config` names a document there that they go by, also when it changes."""
+    return Client(uri.resolve(url, client_options), metrics, config)
 
 
 def open_writer(

@@ -10,6 +10,7 @@ from typing import Any
 
 from dlog.errors import ConfigError, ReaderClosed
 from dlog.ids import MessageId, Position
+from dlog.options import ReaderOptions
 from dlog.reader import reader as aio
 from dlog.reader.lag import Lag
 from dlog.reader.message import Message, MessageBatch
@@ -35,6 +36,11 @@ class Reader:
     @property
     def log(self) -> str:
         return self._inner.log
+
+    @property
+    def options(self) -> ReaderOptions:
+        """Those in force: as it was opened with, and as a document that its client follows says."""
+        return self._inner.options
 
     @property
     def closed(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import BufferFull, ConfigError, DlogError, Timeout
 from dlog.ids import MessageId, Token
+from dlog.options import LogOptions, WriterOptions
 from dlog.reader.resolve import Resolved
 from dlog.reason import Reason
 from dlog.sync.portal import Portal
@@ -41,7 +42,6 @@ class Writer:
         self._portal = portal
         self._batcher = inner._engine.batcher
         self._offer: aio.Offer = self._batcher.offer
-        self._raise_when_full = inner._engine.options.on_full == "raise"
         self._owned: Closeable | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -67,6 +67,16 @@ class Writer:
     def last_id(self) -> MessageId | None:
         """The last message that this writer had acknowledged."""
         return self._inner.last_id
+
+    @property
+    def options(self) -> WriterOptions:
+        """Those in force: as it was opened with, and as a document that its client follows says."""
+        return self._inner.options
+
+    @property
+    def log_options(self) -> LogOptions:
+        """Of the log, as they hold for this writer."""
+        return self._inner.log_options
 
     @property
     def takeover_times(self) -> TakeoverTimes:
@@ -197,7 +207,7 @@ class Writer:
             raise refusal.again()
 
     def _wait_room(self, deadline: float | None) -> None:
-        if self._raise_when_full:
+        if self._inner.options.on_full == "raise":
             raise window_full()
         self._batcher.wait_room(deadline)
 

@@ -77,6 +77,16 @@ class Batcher:
         self._open = self._fresh()
         self._dedup = Dedup(producers)
 
+    def reconfigure(self, entry_bytes: int, window_bytes: int) -> None:
+        """From now on; what is in the open batch stays there. At any time, on the loop."""
+        with self._lock:
+            self.entry_bytes = entry_bytes
+            self._quick_bytes_max = min(entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
+            if self._quick_bytes >= 0:
+                self._quick_bytes = self._quick_bytes_max
+            self._window_bytes = window_bytes
+        self._wake_one()  # who finds room wakes the next one
+
     def _fresh(self) -> Batch:
         batch = Batch([], 0)
         batch.origin, batch.first_seq = self._origin, self._next_seq

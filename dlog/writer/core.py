@@ -32,7 +32,7 @@ from dlog.meta.listed import Sealed
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.pages import Held
 from dlog.meta.retention import is_limited
-from dlog.options import WriterOptions, visible_within_ms
+from dlog.options import LogOptions, WriterOptions, visible_within_ms
 from dlog.writer.batch import UNSENT, Batch
 from dlog.writer.pipe import CODECS, Pipe, PipeState
 from dlog.writer.policy import Advice, BySizeAndAge, RotationPolicy
@@ -94,6 +94,7 @@ class WriterCore:
         self.error: DlogError | None = None
         self.digest = opened.seen.meta.digest  # of every ledger of the log
         self._policy = policy or BySizeAndAge(opened.seen.meta.options)
+        self.options_wanted: LogOptions | None = None  # what the list is to say, and does not yet
         self._codec = CODECS[options.codec]
         self.waits_for_visibility = visible_within_ms(options.visible) is None
         self._window_entries = options.window_entries
@@ -115,6 +116,22 @@ class WriterCore:
         self.add_pipe(
             opened.number, opened.ledger_id, end.next_seq, (end.ledger_id, end.last_entry)
         )
+
+    def reconfigure(self, options: WriterOptions, log_options: LogOptions) -> None:
+        """From the next entry on. What the log's own options say of rotation holds from now on, and
+        the list is to say it; what its ledgers are made with stays."""
+        self._codec = CODECS[options.codec]
+        self._window_entries = options.window_entries
+        if log_options != self.log_options:
+            listed = self.seen.meta.options
+            self.options_wanted = None if log_options == listed else log_options
+            if isinstance(self._policy, BySizeAndAge):
+                self._policy = BySizeAndAge(log_options)
+
+    @property
+    def log_options(self) -> LogOptions:
+        """As they hold for what this writer does."""
+        return self.options_wanted or self.seen.meta.options
 
     # --- messages
 

@@ -9,7 +9,7 @@ from dlog.writer.core import WriterCore, WriterState
 from dlog.writer.healing import heal
 from dlog.writer.policy import Advice
 from dlog.writer.retaining import retain_log
-from dlog.writer.rotation import allow_numbers, prepare, rotate
+from dlog.writer.rotation import allow_numbers, prepare, rotate, tell_options
 
 
 class Duty(enum.Enum):
@@ -17,6 +17,7 @@ class Duty(enum.Enum):
     ROTATE = "rotate"
     PREPARE = "prepare"
     NUMBERS = "numbers"
+    OPTIONS = "options"
     RETAIN = "retain"
 
 
@@ -35,6 +36,8 @@ def next_duty(core: WriterCore, *, rotation_asked: bool, resting: bool) -> Duty 
             return Duty.ROTATE
         case Advice.PREPARE if core.spare is None:
             return Duty.PREPARE
+        case _ if core.options_wanted is not None:
+            return Duty.OPTIONS
         case _:
             return Duty.RETAIN if core.retention_due else None
 
@@ -49,5 +52,7 @@ def procedure_of(duty: Duty, core: WriterCore) -> Procedure[None]:
             return prepare(core)
         case Duty.NUMBERS:
             return allow_numbers(core)
+        case Duty.OPTIONS:
+            return tell_options(core)
         case Duty.RETAIN:
             return retain_log(core)

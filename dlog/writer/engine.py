@@ -161,6 +161,22 @@ class Engine:
                 ) from self._driver.in_the_way
             raise
 
+    def reconfigure(self, options: WriterOptions, log_options: LogOptions) -> None:
+        """From now on, all of it in this turn. A writer that is over stays as it was."""
+        if self._core is None or self._is_over():
+            return
+        self.options = options
+        self.batcher.reconfigure(options.entry_bytes, options.window_bytes)
+        self._core.reconfigure(options, log_options)
+        self.watch.reconfigure()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = self._loop.call_later(0, self._check_age)
+        self._loop.call_soon(self._pump)
+
     def _is_visible(self) -> bool:
         core = self.core
         if core.state is WriterState.DEAD:
@@ -396,7 +412,7 @@ class Engine:
                 timer.cancel()
 
     def _check_age(self) -> None:
-        age_s = self.core.seen.meta.options.segment_age_s
+        age_s = self.core.log_options.segment_age_s
         self._age_timer = self._loop.call_later(
             min(age_s / AGE_CHECKS, AGE_CHECK_S_MAX), self._check_age
         )

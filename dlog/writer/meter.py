@@ -32,11 +32,14 @@ class WriterMeter:
         metrics, labels = self._metrics, self._labels
         metrics.count(catalogue.TAKEOVERS.name, 1, labels)
         metrics.level(catalogue.WRITER_EPOCH.name, epoch, self._handle)
-        metrics.level(catalogue.WRITER_WINDOW.name, window_bytes, self._handle)
+        self.window(window_bytes)
         steps = {field.name: getattr(times, field.name) for field in dataclasses.fields(times)}
         for name, step_ms in (*steps.items(), ("total_ms", times.total_ms)):
             step = {**labels, "step": name.removesuffix("_ms")}
             metrics.observe(catalogue.TAKEOVER_STEP.name, step_ms / 1000, step)
+
+    def window(self, window_bytes: int) -> None:
+        self._metrics.level(catalogue.WRITER_WINDOW.name, window_bytes, self._handle)
 
     def sent(self, batches: list[Batch]) -> None:
         for batch in batches:

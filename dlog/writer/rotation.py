@@ -125,6 +125,30 @@ def tell_list(core: WriterCore, point: str) -> Procedure[None]:
     core.settle()
 
 
+def tell_options(core: WriterCore) -> Procedure[None]:
+    """The list says what holds of the log by now: for whoever writes it next, and whoever collects
+    it."""
+    wanted, identity = core.options_wanted, core.identity
+    if wanted is None:
+        return
+
+    def change(meta: LogMeta) -> LogMeta:
+        refuse_unless_owned(meta, identity.token, identity.name)
+        return meta.with_options(wanted)
+
+    core.seen = yield from change_log(
+        identity.path,
+        core.seen,
+        change,
+        is_done=lambda meta: meta.owned_by(identity.token) and meta.options == wanted,
+        chance=identity.chance,
+        point="options.told",
+    )
+    if core.options_wanted == wanted:  # else they changed once more meanwhile
+        core.options_wanted = None
+    core.retention_due = is_limited(wanted)
+
+
 def write_pages(core: WriterCore) -> Procedure[None]:
     """History that grew long moves to pages. Each is written before the node names it."""
     meta = core.settled(core.seen.meta)

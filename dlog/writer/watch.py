@@ -28,6 +28,7 @@ _DUTIES = {
     Duty.ROTATE: (ReasonCode.ROTATION, "a rotation"),
     Duty.PREPARE: (ReasonCode.PREPARATION, "the next segment"),
     Duty.NUMBERS: (ReasonCode.NUMBERING, "the first number"),
+    Duty.OPTIONS: (ReasonCode.NEW_OPTIONS, "telling the list the log's new options"),
     Duty.RETAIN: (ReasonCode.RETENTION, "retention"),
 }
 # Of these an appender of ours may know more.
@@ -68,6 +69,13 @@ class WriterWatch:
         if self.meter is not None:
             self.meter.closed()
             self.meter = None
+
+    def reconfigure(self) -> None:
+        """The engine has other options."""
+        options = self._engine.options
+        self._stalls.reconfigure(options.stall_after_ms)
+        if self.meter is not None and self._is_open:
+            self.meter.window(options.window_bytes)
 
     def opened(self) -> None:
         self._is_open = True

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from dlog.drive import Closeable
 from dlog.errors import BufferFull, ConfigError, DlogError, Outcome, Timeout, WriterClosed
 from dlog.ids import MessageId, Token
+from dlog.options import LogOptions, WriterOptions
 from dlog.reader.resolve import Resolved
 from dlog.reason import Reason
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer, as_tail
@@ -74,6 +75,16 @@ class Writer:
     def last_id(self) -> MessageId | None:
         """The last message that this writer had acknowledged."""
         return self._engine.last_id
+
+    @property
+    def options(self) -> WriterOptions:
+        """Those in force: as it was opened with, and as a document that its client follows says."""
+        return self._engine.options
+
+    @property
+    def log_options(self) -> LogOptions:
+        """Of the log, as they hold for this writer."""
+        return self._engine.core.log_options
 
     @property
     def takeover_times(self) -> TakeoverTimes:

@@ -64,7 +64,7 @@ ROOMS = (
             r"dlog\.admin\.(plan|publish)",
             r"dlog\.streams\.routing(\..*)?",
             r"dlog\.streams\.(document|inherited|lanes|merge|numbers|places|reshard|routes)",
-            r"dlog\.streams\.config\.document",
+            r"dlog\.streams\.config\.(document|changes|following|sections)",
             r"dlog\.groups\.(plan|view|leases)",
         ),
         _may("floor", "wire", "contracts", "effects", "meta values", "links"),

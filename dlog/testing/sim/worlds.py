@@ -47,4 +47,5 @@ WORLDS: dict[str, RunHistory] = {
     "log-life": _world("log_world:run_log_history", ledgers="abstract", life=1.0),
     "streams": _world("stream_world:run_stream_history"),
     "log-life-bookies": _world("log_world:run_log_history", ledgers="bookies", life=1.0),
+    "streams-config": _world("streams_config:run_config_history"),
 }

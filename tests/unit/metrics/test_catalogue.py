@@ -12,6 +12,7 @@ import pytest
 
 import dlog
 from dlog.metrics import CATALOGUE, NO_METRICS, Kind, labelled
+from dlog.streams.config.following import Ready
 from dlog.testing.sim import Simulation, simulate
 from tests.tidy.source import ROOT
 
@@ -131,6 +132,15 @@ async def _read_on(reader: dlog.aio.Reader) -> None:
         pass
 
 
+class _Refusing:
+    name = "other"
+
+    def prepare(self, content: Any) -> Ready:
+        if content:
+            raise dlog.ConfigError("nothing may stand here")
+        return Ready(None)
+
+
 HEARD: list[Heard] = []
 
 
@@ -140,6 +150,12 @@ async def test_everything_that_is_listed_is_told(sim: Simulation) -> None:
     heard = Heard()
     HEARD[:] = [heard]
     client = dlog.aio.Client(dlog.uri.parse(sim.url), heard)
+    document = client.config("prod")
+    await document.set("writer", {"linger_ms": 0})
+    await client.follow_config("prod")
+    refusing = await document.follow(_Refusing())
+    await document.set("other", {"x": 1}, unchecked=True)
+    await refusing.wait_for(1)
     log = await client.open_writer("orders", stall_after_ms=200)
     reader = await client.open_reader("orders", follow=True, stall_after_ms=200)
     await log.append(b"first")
