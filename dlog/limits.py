@@ -136,6 +136,7 @@ FSCK_TRIES = 5  # of what changes under us while it is looked at
 # Routing keys to servers: a ring of 6,000 of weight 1 takes some 100 MiB and 2 s to make.
 RING_POINTS_MAX = 1_000_000
 ROUTER_PINS_MAX = 1_000_000
+HEALTH_PINGS_AT_ONCE = 64  # of one client; more of them wait for a place
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB
 assert LEDGER_ENTRY_BYTES_MAX + KIB < BOOKIE_FRAME_BYTES_MAX  # head, key and v3 fields beside it

@@ -105,6 +105,13 @@ BOOKIE_ADD_BYTES = _counter("dlog.bookie.add_bytes", "By", ("bookie",), "bytes o
 BOOKIE_REPLACED = _counter(
     "dlog.bookie.replaced", "1", ("bookie",), "ensembles that went on without this bookie"
 )
+HEALTH_PINGS = _counter("dlog.health.pings", "1", ("endpoint",), "probes sent to an endpoint")
+HEALTH_ISOLATIONS = _counter(
+    "dlog.health.isolations", "1", ("endpoint",), "times that this endpoint was isolated"
+)
+HEALTH_RECOVERIES = _counter(
+    "dlog.health.recoveries", "1", ("endpoint",), "times that it was used again"
+)
 
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric for metric in list(globals().values()) if isinstance(metric, Metric)
