@@ -136,6 +136,10 @@ FSCK_TRIES = 5  # of what changes under us while it is looked at
 # Routing keys to servers: a ring of 6,000 of weight 1 takes some 100 MiB and 2 s to make.
 RING_POINTS_MAX = 1_000_000
 ROUTER_PINS_MAX = 1_000_000
+FLIGHT_MESSAGES_MAX = 10_000  # of one client, to all endpoints
+FLIGHT_BYTES_MAX = 64 * MIB
+ARRIVALS_CLIENTS_MAX = 8_192  # whose last numbers are known, as a log knows them of producers
+RECEIVER_KEYS_MAX = 256  # each with a writer of its own
 HEALTH_PINGS_AT_ONCE = 64  # of one client; more of them wait for a place
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB

@@ -24,11 +24,10 @@ from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import NotFound
 from dlog.limits import HEALTH_PINGS_AT_ONCE
 from dlog.metrics import NO_METRICS, Metrics, catalogue
+from dlog.streams.health.beat import Beat
 from dlog.streams.health.core import HealthCore, HealthOptions, Isolated, Ping, Recovered
 
 _log = logging.getLogger("dlog.streams.health")
-
-WAIT_S_MAX = 3600.0
 
 
 class Probe(Protocol):
@@ -74,8 +73,7 @@ class Prober:
         self._pongs: list[tuple[str, int]] = []  # arrived, and not heard by the core
         self._asking: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(HEALTH_PINGS_AT_ONCE)
-        self._woken = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._beat = Beat("dlog-health", clock, self._pulse, lambda: bool(self._asking))
         self._closed = False
 
     # --- what happens; none of these waits
@@ -115,11 +113,11 @@ class Prober:
     async def close(self) -> None:
         """Idempotent. Probes on their way are cancelled."""
         self._closed = True
-        tasks = [*self._asking] if self._task is None else [*self._asking, self._task]
+        await self._beat.close()
+        tasks = [*self._asking]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._task = None
 
     async def __aenter__(self) -> Prober:
         return self
@@ -132,37 +130,13 @@ class Prober:
     ) -> None:
         await self.close()
 
-    # --- the task
+    # --- doing
 
     def _wake(self) -> None:
-        self._woken.set()
-        if self._task is None and not self._closed and self.core.next_s() < math.inf:
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._run(), name="dlog-health")
-            self._task.add_done_callback(self._on_ended)
+        if self.core.next_s() < math.inf:
+            self._beat.wake()
 
-    async def _run(self) -> None:
-        """Until there is nothing to ask."""
-        while True:
-            self._woken.clear()
-            self._pulse()
-            wait_s = self.core.next_s() - self._clock.monotonic_s()
-            if wait_s == math.inf and not self._asking:
-                return
-            try:
-                async with asyncio.timeout(max(0.0, min(wait_s, WAIT_S_MAX))):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
-
-    def _on_ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("endpoints are watched no longer: %s", error, exc_info=error)
-        elif not task.cancelled() and self._woken.is_set():
-            self._wake()  # by something that came as it ended
-
-    def _pulse(self) -> None:
+    def _pulse(self) -> float:
         pongs, self._pongs = self._pongs, []
         for effect in self.core.pulse(self._clock.monotonic_s(), pongs):
             match effect:
@@ -175,6 +149,7 @@ class Prober:
                     _log.info("%s is used again after %.1f s: %s", endpoint, after_s, why)
                     self._count(catalogue.HEALTH_RECOVERIES.name, endpoint)
         self._tell()
+        return self.core.next_s()
 
     def _tell(self) -> None:
         isolated = self.core.isolated
@@ -195,7 +170,7 @@ class Prober:
 
     def _on_asked(self, task: asyncio.Task[None]) -> None:
         self._asking.discard(task)
-        self._woken.set()
+        self._beat.wake()
 
     async def _ping(self, endpoint: str, ping_id: int) -> None:
         try:

@@ -193,7 +193,7 @@ def test_an_error_of_a_listener_is_told(caplog: pytest.LogCaptureFixture) -> Non
         await prober.close()
 
     run_virtually(story(Probed()))
-    assert "watched no longer" in caplog.text
+    assert "dlog-health has failed" in caplog.text
 
 
 async def test_a_tcp_connection_is_a_sign_of_life() -> None:
