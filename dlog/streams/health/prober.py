@@ -82,11 +82,11 @@ class Prober:
         """These there are, and no others."""
         self.core.keep(endpoints, self._clock.monotonic_s())
         self._tell()
-        self._wake()
+        self.wake()
 
     def sent(self, endpoint: str) -> None:
         if self.core.on_sent(endpoint, self._clock.monotonic_s()):
-            self._wake()
+            self.wake()
 
     def replied(self, endpoint: str) -> None:
         self.core.on_reply(endpoint, self._clock.monotonic_s())
@@ -94,13 +94,13 @@ class Prober:
     def failed(self, endpoint: str, why: str) -> None:
         """It refused, hung up, or was too late."""
         self.core.on_fault(endpoint, self._clock.monotonic_s(), why)
-        self._wake()
+        self.wake()
 
     def proved(self, endpoint: str, why: str) -> None:
         """It is of no use, whatever it says to a probe."""
         self.core.on_proof(endpoint, self._clock.monotonic_s(), why)
         self._pulse()
-        self._wake()
+        self.wake()
 
     def release_all(self, why: str) -> None:
         self.core.release_all(self._clock.monotonic_s(), why)
@@ -132,7 +132,8 @@ class Prober:
 
     # --- doing
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Something was told to the core."""
         if self.core.next_s() < math.inf:
             self._beat.wake()
 
