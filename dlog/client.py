@@ -527,6 +527,7 @@ def _open_file(url: uri.Url, metrics: Metrics, *, create: bool) -> Stores:
 def _open_cluster(url: uri.Url, metrics: Metrics) -> Stores:
     from dlog.ledger.bookkeeper.auth import DigestMd5
     from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
+    from dlog.streams.health.bookies import BookieQuarantine
 
     try:
         from dlog.meta.zookeeper import ZooKeeperMetaStore
@@ -559,6 +560,7 @@ def _open_cluster(url: uri.Url, metrics: Metrics) -> Stores:
             digest=options.digest,
             tls=options.tls_options(),
             auth=None if who is None else DigestMd5.of(who),
+            health=BookieQuarantine(metrics=metrics),
             metrics=metrics,
         )
 

@@ -157,6 +157,11 @@ CONFIG_HISTORY_BYTES_MAX = MIB
 CONFIG_HISTORY_LIST_BYTES_MAX = 32 * KIB  # of the node: who made them, when, and their notes
 CONFIG_POLL_MS_DEFAULT = 10_000  # a change without its watch is noticed that late
 CONFIG_AWAY_S_MAX = 5.0  # between two questions to a metadata store that gives no answer
+FLIGHT_MESSAGES_MAX = 10_000  # of one client, to all endpoints
+FLIGHT_BYTES_MAX = 64 * MIB
+ARRIVALS_CLIENTS_MAX = 8_192  # whose last numbers are known, as a log knows them of producers
+RECEIVER_KEYS_MAX = 256  # each with a writer of its own
+HEALTH_PINGS_AT_ONCE = 64  # of one client; more of them wait for a place
 
 assert LEDGER_ENTRY_BYTES_MAX > 4 * MIB
 assert LEDGER_ENTRY_BYTES_MAX + KIB < BOOKIE_FRAME_BYTES_MAX  # head, key and v3 fields beside it

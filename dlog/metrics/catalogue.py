@@ -115,6 +115,13 @@ CONFIG_SWAPS = _counter(
 CONFIG_REFUSED = _counter(
     "dlog.config.refused", "1", _CONFIG, "versions refused; the one before stayed in force"
 )
+HEALTH_PINGS = _counter("dlog.health.pings", "1", ("endpoint",), "probes sent to an endpoint")
+HEALTH_ISOLATIONS = _counter(
+    "dlog.health.isolations", "1", ("endpoint",), "times that this endpoint was isolated"
+)
+HEALTH_RECOVERIES = _counter(
+    "dlog.health.recoveries", "1", ("endpoint",), "times that it was used again"
+)
 
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric for metric in list(globals().values()) if isinstance(metric, Metric)

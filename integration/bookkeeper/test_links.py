@@ -14,12 +14,12 @@ from functools import partial
 import pytest
 
 from dlog.errors import Unavailable
-from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.links import DataLink
 from dlog.ledger.bookkeeper.pool import BookieLinks
 from dlog.ledger.bookkeeper.registry import BookieRegistry
 from dlog.limits import LAGGARD_MS_DEFAULT, LINK_UNSENT_BYTES_MAX, MIB
 from dlog.meta.zookeeper import ZooKeeperMetaStore
+from dlog.streams.health.bookies import BookieQuarantine
 from dlog.testing.cluster import Bookie, Cluster
 from dlog.testing.faulty_proxy import LOOPBACK, FaultyProxy
 from dlog.wire.bookie_codes import Answer
@@ -86,7 +86,7 @@ class World:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.meta = ZooKeeperMetaStore(cluster.zookeeper.hosts)
-        self.health = Health()
+        self.health = BookieQuarantine()
         self.registry = BookieRegistry(self.meta, cluster.ledgers_root, health=self.health)
         self.links = BookieLinks(self.registry, health=self.health)
         self.came: set[str] = set()

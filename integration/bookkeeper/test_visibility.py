@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.links import ControlLink
 from dlog.ledger.bookkeeper.pool import BookieLinks
 from dlog.ledger.bookkeeper.registry import BookieRegistry
 from dlog.meta.zookeeper import ZooKeeperMetaStore
+from dlog.streams.health.bookies import BookieQuarantine
 from dlog.testing.cluster import Bookie, Cluster
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v3 import pack_add, pack_read_lac, pack_write_lac
@@ -47,7 +47,7 @@ def cluster(own_cluster: OwnCluster) -> Cluster:
 @pytest.fixture
 async def links(cluster: Cluster) -> AsyncIterator[BookieLinks]:
     meta = ZooKeeperMetaStore(cluster.zookeeper.hosts)
-    health = Health()
+    health = BookieQuarantine()
     registry = BookieRegistry(meta, cluster.ledgers_root, health=health)
     await registry.open()
     made = BookieLinks(registry, health=health)

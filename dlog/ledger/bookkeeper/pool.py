@@ -1,9 +1,8 @@
 """The links of one store: one for each bookie and kind, made when first asked for.
 
-    health = Health()
     registry = BookieRegistry(meta, "/ledgers", health=health)
     await registry.open()
-    links = BookieLinks(registry, health=health)
+    links = BookieLinks(registry, health=health)  # the same one, or none
     link = await links.data(registry.writable()[0])
     link.attach(ledger_id, sink)
     link.send_adds(ledger_id, frames, entries=1, bytes=len(frames))
@@ -33,7 +32,7 @@ from dlog.chance import SYSTEM_CHANCE, Chance
 from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import DlogError, ForkedHandle, Unavailable, WriterClosed
 from dlog.ledger.bookkeeper.entrance import Entrance, Refused
-from dlog.ledger.bookkeeper.health import Health
+from dlog.ledger.bookkeeper.health import BookieHealth, NoQuarantine
 from dlog.ledger.bookkeeper.registry import RegistryListener
 from dlog.ledger.bookkeeper.transport import BookieControlLink, BookieDataLink, Link
 from dlog.limits import CONNECT_TIMEOUT_MS_DEFAULT
@@ -80,14 +79,14 @@ class BookieLinks:
         self,
         registry: Addresses,
         *,
-        health: Health | None = None,
+        health: BookieHealth | None = None,
         clock: Clock = SYSTEM_CLOCK,
         chance: Chance = SYSTEM_CHANCE,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS_DEFAULT,
         entrance: Entrance | None = None,
     ) -> None:
         self._registry = registry
-        self._health = health if health is not None else Health(chance=chance)
+        self._health = health if health is not None else NoQuarantine()
         self._clock = clock
         self._chance = chance
         self._entrance = entrance or Entrance(tls=None, auth=None, chance=chance)

@@ -22,7 +22,7 @@ from typing import Protocol
 from dlog.chance import SYSTEM_CHANCE, Chance, backoff_s
 from dlog.clock import SYSTEM_CLOCK, Clock
 from dlog.errors import Corrupt, DlogError, FormatError, Handle, NotFound, Unavailable
-from dlog.ledger.bookkeeper.health import Health
+from dlog.ledger.bookkeeper.health import BookieHealth, NoQuarantine
 from dlog.meta.store import MetaStore, Versioned
 from dlog.together import together
 from dlog.wire.bookie_service_info import Endpoint, is_bookie_id, resolve
@@ -58,7 +58,7 @@ class BookieRegistry:
         meta: MetaStore,
         ledgers_root: str = "/ledgers",
         *,
-        health: Health | None = None,
+        health: BookieHealth | None = None,
         clock: Clock = SYSTEM_CLOCK,
         chance: Chance = SYSTEM_CHANCE,
         poll_ms: float = POLL_MS_DEFAULT,
@@ -68,7 +68,7 @@ class BookieRegistry:
         self._available = f"{root}/{AVAILABLE_NODE}"
         self._read_only_at = f"{self._available}/{READ_ONLY_NODE}"
         self._disable_at = f"{root}/{DISABLE_HEALTH_CHECK_NODE}"
-        self._health = health
+        self._health = health if health is not None else NoQuarantine()
         self._clock = clock
         self._chance = chance
         self._poll_ms = poll_ms
@@ -101,8 +101,6 @@ class BookieRegistry:
 
     def avoided(self) -> frozenset[str]:
         """In quarantine at this moment: of no use while others will do."""
-        if self._health is None:
-            return frozenset()
         return self._health.avoided(self._clock.monotonic_s())
 
     @property
@@ -200,9 +198,8 @@ class BookieRegistry:
             _log.info("the list of bookies is current again: %d writable", len(writable))
         self._stale_since_s = None
         here = {*writable, *read_only}
-        if self._health is not None:
-            self._health.enable(disabled is None)
-            self._health.keep_only(here)
+        self._health.enable(disabled is None)
+        self._health.keep_only(here)
         self._tell(
             frozenset((here - before) | (turned & set(writable)) | (came & here)),
             frozenset(before - here),

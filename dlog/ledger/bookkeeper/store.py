@@ -46,7 +46,7 @@ from dlog.ledger.bookkeeper.core.append_effects import AppendOptions
 from dlog.ledger.bookkeeper.core.entry_read import BookieHabits
 from dlog.ledger.bookkeeper.entrance import Entrance
 from dlog.ledger.bookkeeper.examine import Examination
-from dlog.ledger.bookkeeper.health import Health
+from dlog.ledger.bookkeeper.health import BookieHealth, NoQuarantine
 from dlog.ledger.bookkeeper.info import end_of, info_of, new_metadata
 from dlog.ledger.bookkeeper.ledger_nodes import LedgerNodes, StoredLedger
 from dlog.ledger.bookkeeper.passwords import Passwords
@@ -59,6 +59,7 @@ from dlog.ledger.copies import CopyNews, LedgerCopies
 from dlog.ledger.store import ClosedLedger, LedgerInfo, LedgerSpec, Whereabouts
 from dlog.limits import (
     CONNECT_TIMEOUT_MS_DEFAULT,
+    EXAMINE_TIMEOUT_MS,
     META_TIMEOUT_MS_DEFAULT,
     RECOVERY_TIMEOUT_MS_DEFAULT,
 )
@@ -66,6 +67,8 @@ from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
 from dlog.secret import Provider, Secret
 from dlog.tls import TlsContexts, TlsOptions
+from dlog.wire.bookie_codes import Answer
+from dlog.wire.bookie_v3 import pack_get_bookie_info
 from dlog.wire.ledger_metadata import LedgerState
 
 _log = logging.getLogger("dlog.ledger")
@@ -84,7 +87,8 @@ class BookKeeperLedgerStore:
     each ledger has one of its own (see `passwords`). With `digest` no ledger with another one is
     made, opened or recovered. Connections are made when first needed and
     shared by all ledgers. With `tls`, nothing goes to a bookie without it; `auth` says who we are,
-    and a bookie that does not want to know is none of ours.
+    and a bookie that does not want to know is none of ours. `health` says which bookies to leave
+    alone for a while, and is closed with the store; without it, none is.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class BookKeeperLedgerStore:
         tls: TlsOptions | None = None,
         auth: BookieAuth | None = None,
         placement: Placement | None = None,
+        health: BookieHealth | None = None,
         append: AppendOptions | None = None,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS_DEFAULT,
         meta_timeout_ms: float = META_TIMEOUT_MS_DEFAULT,
@@ -126,14 +131,14 @@ class BookKeeperLedgerStore:
         self._nodes = LedgerNodes(
             meta, ledgers_root, clock=clock, chance=chance, timeout_ms=meta_timeout_ms
         )
-        health = Health(chance=chance)
+        self._health = health if health is not None else NoQuarantine()
         self._registry = BookieRegistry(
-            meta, ledgers_root, health=health, clock=clock, chance=chance
+            meta, ledgers_root, health=self._health, clock=clock, chance=chance
         )
-        self._bookies = _Bookies(self._registry, health, clock)
+        self._bookies = _Bookies(self._registry, self._health, clock)
         self._links = BookieLinks(
             self._registry,
-            health=health,
+            health=self._health,
             clock=clock,
             chance=chance,
             connect_timeout_ms=connect_timeout_ms,
@@ -387,6 +392,7 @@ class BookKeeperLedgerStore:
         for reader in list(self._readers):
             await reader.close()
         await self._recovery.close()
+        await self._health.close()
         await self._links.close()
         await self._registry.close()
         await self._nodes.close()
@@ -416,9 +422,21 @@ class BookKeeperLedgerStore:
                         f"no BookKeeper cluster keeps its metadata at {self._root}", path=self._root
                     ) from error
                 self._is_ready = True
+                self._health.begin(self._ask_bookie)
         if self._closed:
             await self._registry.close()
         self._check_usable()
+
+    async def _ask_bookie(self, bookie_id: str) -> None:
+        """It serves if it can say how much disk it has."""
+        link = await self._links.control(bookie_id)
+        response = await link.ask(pack_get_bookie_info, timeout_ms=EXAMINE_TIMEOUT_MS)
+        if response.answer is not Answer.OK:
+            raise Unavailable(
+                f"bookie {bookie_id} answers {response.answer.value}",
+                missing=(bookie_id,),
+                needed=1,
+            )
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -438,7 +456,7 @@ def _drop(handles: dict[T, None], handle: T) -> None:
 class _Bookies:
     """What is known of the bookies at this moment, for placement."""
 
-    def __init__(self, registry: BookieRegistry, health: Health, clock: Clock) -> None:
+    def __init__(self, registry: BookieRegistry, health: BookieHealth, clock: Clock) -> None:
         self._registry = registry
         self._health = health
         self._clock = clock

@@ -96,9 +96,11 @@ class HashRanges(Generic[Owner]):
         return len(self._ranges)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, HashRanges):
-            return NotImplemented
-        return self._ranges == other._ranges and self._owners == other._owners
+        return (
+            isinstance(other, HashRanges)
+            and self._ranges == other._ranges
+            and self._owners == other._owners
+        )
 
     def __hash__(self) -> int:
         return hash((self._ranges, self._owners))

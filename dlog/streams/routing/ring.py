@@ -13,7 +13,6 @@ alone. `Ring.as_twemproxy` counts as twemproxy does, for who shares servers with
 
 from __future__ import annotations
 
-import hashlib
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
@@ -21,14 +20,13 @@ from struct import Struct
 
 from dlog.errors import ConfigError, Unavailable
 from dlog.limits import RING_POINTS_MAX
-from dlog.streams.routing.hashing import KEY_HASH_MAX, key_hash
+from dlog.streams.routing.hashing import KEY_HASH_MAX, four_hashes, key_hash
 
 POINTS_OF_WEIGHT_ONE = 160
 _POINTS_PER_LABEL = 4
 _LABELS_OF_WEIGHT_ONE = POINTS_OF_WEIGHT_ONE // _POINTS_PER_LABEL
 SERVER_NAME_BYTES_MAX = 255  # beyond it twemproxy cuts labels off
 
-_four = Struct("<4I").unpack
 _single = Struct("<f")
 
 
@@ -122,9 +120,7 @@ def _points(labels: Mapping[str, int]) -> list[tuple[int, str]]:
         if not 0 < len(head) <= SERVER_NAME_BYTES_MAX:
             raise ConfigError(f"a server's name has 1 to {SERVER_NAME_BYTES_MAX} bytes: {name!r}")
         for index in range(count):
-            label = b"%b-%d" % (head, index)
-            digest = hashlib.md5(label, usedforsecurity=False).digest()
-            points += [(point, name) for point in _four(digest)]
+            points += [(point, name) for point in four_hashes(b"%b-%d" % (head, index))]
     return points
 
 

@@ -22,6 +22,7 @@ from dlog.meta.attended import AttendedMetaStore
 from dlog.meta.layout import Layout
 from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
+from dlog.streams.health.bookies import BookieQuarantine
 from dlog.testing.sim.loop import SimLoop
 from dlog.testing.sim.meta_store import MetaTree, SimMetaStore
 from dlog.testing.sim.tcp import TcpStack
@@ -123,6 +124,7 @@ class LoopProcess:
             meta,
             password=self.password,
             append=self.append,
+            health=BookieQuarantine(clock=self.clock, chance=self.chance, metrics=metrics),
             clock=self.clock,
             chance=self.chance,
             metrics=metrics,

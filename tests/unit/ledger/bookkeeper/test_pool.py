@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from dlog.errors import ForkedHandle, Unavailable, WriterClosed
-from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.links import Links
 from dlog.ledger.bookkeeper.pool import BACKOFF_BASE_S, BACKOFF_S_MAX, BookieLinks
 from dlog.ledger.bookkeeper.registry import RegistryListener
 from dlog.limits import LINK_UNSENT_BYTES_MAX, MIB
+from dlog.streams.health.bookies import BookieQuarantine
 from dlog.wire.bookie_codes import Answer, ReturnCode
 from dlog.wire.bookie_service_info import BOOKIE_RPC, Endpoint
 from dlog.wire.bookie_v2 import Opcode
@@ -171,7 +171,8 @@ class World:
         self.bookie = Bookie()
         self.clock = Clock()
         self.chance = Chance()
-        self.health = Health(chance=self.chance)
+        self.health = BookieQuarantine(clock=self.clock, chance=self.chance)
+        self.health.keep_only([BOOKIE, "another"])
         self.addresses = Addresses()
         self.links = BookieLinks(
             self.addresses,
@@ -196,6 +197,7 @@ async def _world() -> AsyncIterator[World]:
         async with asyncio.timeout(30):
             yield made
     finally:
+        await made.health.close()
         await made.links.close()
         await made.bookie.stop()
 
@@ -456,16 +458,21 @@ async def test_a_bookie_that_does_not_read_fills_no_memory(world: World) -> None
     assert sink.rooms == 1
 
 
+def _forget(world: World) -> None:
+    world.health.keep_only([])
+    world.health.keep_only([BOOKIE, "another"])
+
+
 async def test_what_links_hear_counts_for_quarantine(world: World) -> None:
     """Errors, lost connections and silence, each by itself."""
     link = await world.links.data(BOOKIE)
     world.links.on_hung(link)
     assert world.health.avoided(world.clock.now_s) == {BOOKIE}
-    world.health.keep_only([])
+    _forget(world)
     for _ in range(3):
         link.data_received(add_reply(1, 0, ReturnCode.EIO))
     assert world.health.avoided(world.clock.now_s) == {BOOKIE}
-    world.health.keep_only([])
+    _forget(world)
     for _ in range(3):
         link = await world.links.data(BOOKIE)
         await link.read(7, 0, timeout_ms=5_000)

@@ -11,10 +11,10 @@ import pytest
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import Corrupt, FormatError, NotFound, Unavailable, WriterClosed
 from dlog.ledger.bookkeeper import registry as registry_module
-from dlog.ledger.bookkeeper.health import Health
 from dlog.ledger.bookkeeper.registry import BookieRegistry
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
 from dlog.meta.store import Versioned
+from dlog.streams.health.bookies import BookieQuarantine
 from dlog.wire.bookie_service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 
 AVAILABLE = "/ledgers/available"
@@ -68,7 +68,7 @@ class World:
         self.tree = MemoryTree()
         self.bookies = MemoryMetaStore(self.tree)
         self.meta = Flaky(self.tree)
-        self.health = Health()
+        self.health = BookieQuarantine()
         self.registry = BookieRegistry(self.meta, health=self.health, poll_ms=20)
         self.told: list[tuple[set[str], set[str]]] = []
         self.news = asyncio.Event()
