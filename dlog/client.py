@@ -1,5 +1,4 @@
-"""The client: opens a URL, and hands out writers, readers and the admin. Backends are known by name
-here only."""
+"""The client: opens a URL, and hands out writers, readers, streams and the admin."""
 
 from __future__ import annotations
 
@@ -7,34 +6,24 @@ import asyncio
 import dataclasses
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlog import uri
 from dlog.admin.admin import Admin
+from dlog.backends import WarmsUp, check_format, close_stores, open_stores
 from dlog.calls import Calls
-from dlog.chance import SYSTEM_CHANCE
-from dlog.clock import SYSTEM_CLOCK
-from dlog.drive import Closeable, Sessions, Stores
+from dlog.drive import Closeable, Stores
 from dlog.errors import (
-    AlreadyExists,
-    AuthError,
     ConfigError,
     DlogError,
     ForkedHandle,
-    FormatError,
-    NotFound,
     Outcome,
-    Unavailable,
-    Unsupported,
 )
 from dlog.ids import Token, check_log_name
 from dlog.limits import CONFIG_POLL_MS_DEFAULT
-from dlog.meta.attended import AttendedMetaStore
-from dlog.meta.layout import FORMAT_VERSION, Layout
 from dlog.metrics import NO_METRICS, Metrics
 from dlog.opening import Opening
 from dlog.options import LogOptions, ReaderOptions, TailMode, WriterOptions, options_from
@@ -53,10 +42,6 @@ from dlog.writer.owner import new_mark
 from dlog.writer.writer import Writer
 
 if TYPE_CHECKING:
-    from dlog.ledger.memory import MemoryLedgers
-    from dlog.ledger.store import LedgerStore
-    from dlog.meta.memory import MemoryTree
-    from dlog.meta.store import MetaStore
     from dlog.streams.document import Routing
     from dlog.streams.stream import Stream
 
@@ -70,8 +55,6 @@ class _Handle(Protocol):
 
 
 _H = TypeVar("_H", bound=_Handle)
-
-_memory_worlds: dict[str, tuple[MemoryTree, MemoryLedgers]] = {}
 
 
 class Client:
@@ -381,9 +364,9 @@ class Client:
             if self._opened is None:
                 opened = self._open_stores(create=create)
                 try:
-                    await _check_format(opened, self._url, create=create)
+                    await check_format(opened, self._url, create=create)
                 except BaseException:
-                    await _close_stores(opened)
+                    await close_stores(opened)
                     raise
                 self._opened = opened
                 if isinstance(opened.ledgers, WarmsUp):  # only now: its format is one we know
@@ -399,16 +382,10 @@ class Client:
         try:
             yield opened
         finally:
-            await _close_stores(opened)
+            await close_stores(opened)
 
     def _open_stores(self, *, create: bool) -> Stores:
-        match self._url.scheme:
-            case "memory":
-                return _open_memory(self._url, self._metrics)
-            case "zk":
-                return _open_cluster(self._url, self._metrics)
-            case _:
-                return _open_file(self._url, self._metrics, create=create)
+        return open_stores(self._url, self._metrics, create=create)
 
     def belong_to(self, handle: _Handle) -> None:
         """That handle closes us, and not the other way round."""
@@ -446,7 +423,7 @@ class Client:
         finally:
             async with self._opening:  # what is being opened now is closed as well
                 if self._opened is not None:
-                    await _close_stores(self._opened)
+                    await close_stores(self._opened)
         return failure
 
     async def __aenter__(self) -> Client:
@@ -482,133 +459,3 @@ def connect(
 
 def _measured(stores: Stores, metrics: Metrics | None) -> Stores:
     return stores if metrics is None else dataclasses.replace(stores, metrics=metrics)
-
-
-@runtime_checkable
-class WarmsUp(Protocol):
-    def warm_up(self) -> None: ...
-
-
-# --- backends, by scheme; each is imported when first used
-
-
-def _open_memory(url: uri.Url, metrics: Metrics) -> Stores:
-    from dlog.ledger.memory import MemoryLedgers, MemoryLedgerStore
-    from dlog.meta.memory import MemoryMetaStore, MemoryTree
-
-    tree, ledgers = _memory_worlds.setdefault(url.place, (MemoryTree(), MemoryLedgers()))
-    return _stores(lambda: MemoryMetaStore(tree), lambda meta: MemoryLedgerStore(ledgers), metrics)
-
-
-def _open_file(url: uri.Url, metrics: Metrics, *, create: bool) -> Stores:
-    from dlog.ledger.embedded import EmbeddedLedgerStore
-    from dlog.meta.sqlite import DATABASE_NAME, SqliteMetaStore
-
-    directory = Path(url.place)
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"{directory} is no directory", path=str(directory))
-    if not create and not (directory / DATABASE_NAME).exists():
-        raise NotFound(f"no logs are kept at {url}", path=str(directory))
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except PermissionError as error:
-        raise AuthError(f"no permission to make {directory}", path=str(directory)) from error
-    except NotADirectoryError as error:
-        raise ConfigError(f"{directory} is below a file", path=str(directory)) from error
-    except OSError as error:
-        raise Unavailable(f"cannot make {directory}: {error}", path=str(directory)) from error
-    return _stores(
-        lambda: SqliteMetaStore(directory, timeout_ms=url.options.meta_timeout_ms),
-        lambda meta: EmbeddedLedgerStore(directory, meta),
-        metrics,
-    )
-
-
-def _open_cluster(url: uri.Url, metrics: Metrics) -> Stores:
-    from dlog.ledger.bookkeeper.auth import DigestMd5
-    from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
-    from dlog.streams.health.bookies import BookieQuarantine
-
-    try:
-        from dlog.meta.zookeeper import ZooKeeperMetaStore
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "kazoo":
-            raise
-        raise Unsupported("zk: URLs need kazoo; install dlog[zookeeper]") from error
-
-    options = url.options
-
-    def open_meta() -> MetaStore:
-        return ZooKeeperMetaStore(
-            url.hosts,
-            root=url.root,
-            timeout_ms=options.meta_timeout_ms,
-            session_timeout_ms=options.session_timeout_ms,
-            auth=options.zk_auth,
-            tls=options.tls_options(),
-            acl=options.zk_acl,
-            unsafe_open_nodes=options.unsafe_open_nodes,
-        )
-
-    def open_ledgers(meta: MetaStore) -> LedgerStore:
-        who = options.bookie_auth
-        return BookKeeperLedgerStore(
-            meta,
-            ledgers_root=options.ledgers,
-            meta_timeout_ms=options.meta_timeout_ms,
-            password=options.password,
-            digest=options.digest,
-            tls=options.tls_options(),
-            auth=None if who is None else DigestMd5.of(who),
-            health=BookieQuarantine(metrics=metrics),
-            metrics=metrics,
-        )
-
-    return _stores(open_meta, open_ledgers, metrics, Layout(url.root))
-
-
-def _stores(
-    open_meta: Callable[[], MetaStore],
-    open_ledgers: Callable[[MetaStore], LedgerStore],
-    metrics: Metrics,
-    layout: Layout | None = None,
-) -> Stores:
-    own = open_meta()
-    meta = AttendedMetaStore(own, SYSTEM_CLOCK, metrics)
-    return Stores(
-        meta,
-        open_ledgers(meta),
-        layout or Layout(),
-        SYSTEM_CLOCK,
-        SYSTEM_CHANCE,
-        Sessions(own, open_meta),
-        metrics,
-    )
-
-
-async def _check_format(stores: Stores, url: uri.Url, *, create: bool) -> None:
-    """The format node guards everything below the root: what a newer version wrote is refused."""
-    path = stores.layout.format
-    try:
-        found = (await stores.meta.get(path)).value
-    except NotFound:
-        if url.scheme == "zk" and not create:  # whoever only looks writes nothing
-            raise NotFound(f"no logs are kept at {url}", path=path) from None
-        try:
-            await stores.meta.create(path, str(FORMAT_VERSION).encode())
-            return
-        except AlreadyExists:
-            found = (await stores.meta.get(path)).value
-    if found != str(FORMAT_VERSION).encode():
-        raise FormatError(
-            f"the logs at {url} are kept in format {found[:20]!r}; this version knows "
-            f"{FORMAT_VERSION}",
-            path=path,
-        )
-
-
-async def _close_stores(stores: Stores) -> None:
-    await stores.ledgers.close()
-    if stores.sessions is not None:
-        await stores.sessions.close()
-    await stores.meta.close()

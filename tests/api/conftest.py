@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog import client, trace
+from dlog import backends, trace
 from tests.api.adapter import AioApi, Api, SyncApi
 from tests.api.waiting import DEADLINE_S, eventually
 
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     name = f"world-{os.getpid()}-{next(_worlds)}"
     yield f"memory:{name}"
-    client._memory_worlds.pop(name, None)
+    backends._memory_worlds.pop(name, None)
 
 
 @pytest.fixture

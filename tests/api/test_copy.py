@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog import client
+from dlog import backends
 from dlog.clock import us_datetime
 from dlog.meta.layout import Layout
 from dlog.meta.listed import CopyOf
@@ -37,7 +37,7 @@ def there(url: str, tmp_path: Path) -> Iterator[str]:
     else:
         name = f"there-{next(_worlds)}"
         yield f"memory:{name}"
-        client._memory_worlds.pop(name, None)
+        backends._memory_worlds.pop(name, None)
 
 
 def content(message: dlog.Message) -> tuple[object, ...]:

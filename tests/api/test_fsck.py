@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog import client, limits
+from dlog import backends, limits
 from dlog.admin.fsck import repair, run
 from dlog.admin.fsck.report import Action, Ended, Step, Where
 from dlog.ledger.store import ClosedLedger, LedgerSpec
@@ -348,7 +348,7 @@ async def test_an_end_that_a_writer_goes_on_from_is_not_moved(url: str) -> None:
         async with stores_of(api) as stores:
             planted = await meta_of(stores)
         first, _ = planted.segments
-        ledger = client._memory_worlds[url.partition(":")[2]][1]._ledgers[first.ledger_id]
+        ledger = backends._memory_worlds[url.partition(":")[2]][1]._ledgers[first.ledger_id]
         lost = ledger.entries.pop()  # the table of producers that a writer closes with
         ledger.bytes -= len(lost)
         assert ledger.closed is not None

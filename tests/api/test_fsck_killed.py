@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlog import client, limits
+from dlog import backends, limits
 from dlog.admin.fsck import relist
 from dlog.admin.fsck.report import Ended
 from dlog.effects import CreateNode, DeleteNode, Procedure, ReadNode, ReplaceNode
@@ -54,7 +54,7 @@ Pages = dict[str, bytes]
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     monkeypatch.setattr(limits, "META_PAGE_ITEMS", 2)
     yield AioApi(f"memory:{WORLD}")
-    client._memory_worlds.pop(WORLD, None)
+    backends._memory_worlds.pop(WORLD, None)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog import client, limits
+from dlog import backends, limits
 from dlog.admin.moving import Arriving, arrive
 from dlog.drive import Driver
 from dlog.meta.document import LogDocument
@@ -50,10 +50,10 @@ def _world(of: str | None = None) -> Iterator[str]:
     name = f"moving-{os.getpid()}-{next(_worlds)}"
     ledgers = MemoryLedgers()
     if of is not None:
-        ledgers = client._memory_worlds[of.partition(":")[2]][1]
-    client._memory_worlds[name] = MemoryTree(), ledgers
+        ledgers = backends._memory_worlds[of.partition(":")[2]][1]
+    backends._memory_worlds[name] = MemoryTree(), ledgers
     yield f"memory:{name}"
-    client._memory_worlds.pop(name, None)
+    backends._memory_worlds.pop(name, None)
 
 
 async def fill(api: Api, url: str, segments: int = 3, first: int = 0) -> int:
@@ -202,7 +202,7 @@ async def test_what_may_not_come(api: Api, there: str) -> None:
 async def _without_a_ledger(there: str, document: bytes, other: Any) -> None:
     """Over ledgers of another cluster nothing comes."""
     first = json.loads(document)["node"]["segments"][0]["ledger_id"]
-    ledgers = client._memory_worlds[there.partition(":")[2]][1]._ledgers
+    ledgers = backends._memory_worlds[there.partition(":")[2]][1]._ledgers
     taken = ledgers.pop(first)
     try:
         with pytest.raises(dlog.NotFound, match="same ledgers"):

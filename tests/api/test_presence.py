@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog import aio
-from dlog import client as dlog_client
+from dlog import aio, backends
 from dlog.writer import presence
 from dlog.writer.writer import Writer
 from tests.api.waiting import eventually
@@ -36,7 +35,7 @@ def name_at(writer: Writer) -> str | None:
 def url() -> Iterator[str]:
     name = f"presence-{next(_worlds)}"
     yield f"memory:{name}"
-    dlog_client._memory_worlds.pop(name)
+    backends._memory_worlds.pop(name)
 
 
 async def test_a_writer_that_outlives_its_session_is_present_again(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog import client, limits
+from dlog import backends, limits
 from dlog.admin.jobs import Jobs
 from dlog.trace import JOB_POINTS
 from tests.api.adapter import AioApi, Api
@@ -52,7 +52,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     monkeypatch.setattr(limits, "META_PAGE_ITEMS", 2)
     monkeypatch.setattr(Jobs, "give_up_segments", _only_let_go)
     yield AioApi(f"memory:{WORLD}")
-    client._memory_worlds.pop(WORLD, None)
+    backends._memory_worlds.pop(WORLD, None)
 
 
 async def _run(api: Api, *, discards: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog import client, limits
+from dlog import backends, limits
 from dlog.admin import jobs
 from dlog.drive import Driver
 from dlog.effects import Effect, ReplaceNode
@@ -49,7 +49,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     monkeypatch.setattr(limits, "META_ATTEMPTS_MAX", 12)
     yield AioApi(f"memory:{WORLD}")
     Meddling.hook = None
-    client._memory_worlds.pop(WORLD, None)
+    backends._memory_worlds.pop(WORLD, None)
 
 
 @pytest.fixture(params=["sealed", "open"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import dlog
-from dlog import client, limits
+from dlog import backends, limits
 from dlog.meta.log_meta import LogState
 from dlog.trace import LIFE_POINTS
 from tests.api.adapter import AioApi, Api
@@ -32,7 +32,7 @@ CASES = [
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     monkeypatch.setattr(limits, "META_PAGE_ITEMS", 2)
     yield AioApi(f"memory:{WORLD}")
-    client._memory_worlds.pop(WORLD, None)
+    backends._memory_worlds.pop(WORLD, None)
 
 
 async def _filled(api: Api, log: str) -> None:

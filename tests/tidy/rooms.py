@@ -119,7 +119,7 @@ ROOMS = (
     # The front door: the only place that knows which URL scheme is which backend.
     Room(
         "front",
-        (r"dlog", r"dlog\.(client|copies|aio)", r"dlog\.sync(\..*)?"),
+        (r"dlog", r"dlog\.(backends|client|copies|aio)", r"dlog\.sync(\..*)?"),
         _WAIST
         | _BACKENDS
         | _may("writer", "reader", "admin", "standby", "copying", "streams", "groups"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.client import _open_cluster
+from dlog.backends import _open_cluster
 from dlog.errors import ConfigError, Unsupported
 from dlog.metrics import NO_METRICS
 from dlog.options import ClientOptions

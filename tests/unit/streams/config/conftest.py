@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog import client
+from dlog import backends
 
 _worlds = itertools.count()
 
@@ -18,7 +18,7 @@ _worlds = itertools.count()
 def memory_url() -> Iterator[str]:
     name = f"config-{os.getpid()}-{next(_worlds)}"
     yield f"memory:{name}"
-    client._memory_worlds.pop(name, None)
+    backends._memory_worlds.pop(name, None)
 
 
 @pytest.fixture(params=["memory", "file"])
