@@ -298,6 +298,9 @@ class Following:
                 rest.append(left)
                 continue
             try:
+                if left.producer is not None and route is not None:
+                    # Somebody may have sent it while we were on our way here.
+                    lane.inherited.refuse_known(route, *left.producer)
                 ticket = await self._offer(lane, left)
             except DlogError as error:
                 if lane.death is not None:

@@ -231,11 +231,13 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
 
 
 def _open_all(lanes: Lanes, site: Site, seen: SeenStream) -> Procedure[bool]:
-    """False where a shard was sealed meanwhile."""
+    """False where shards were sealed meanwhile."""
     wanted = [shard.number for shard in lanes.to_open()]
     parents = {parent for number in wanted for parent in seen.meta.shard(number).parents}
     seen = yield from end_before(site, seen, parents)
     lanes.saw(seen.meta)
+    if lanes.to_tell_apart() or lanes.unseen():
+        return False  # what they left over goes before what others did
     all_open = True
     for first in range(0, len(wanted), OPENINGS_AT_ONCE):
         some = wanted[first : first + OPENINGS_AT_ONCE]

@@ -106,7 +106,8 @@ def inherit(
     pieces: list[Piece] = []
     came_from = dict(shard.pinned_in)
     for parent, (inherited, last) in ends.items():
-        before = inherited.pieces or (Piece(meta.shard(parent).range, Numbers()),)
+        range = meta.shard(parent).range
+        before = inherited.pieces or (Piece(range, Numbers()),)
         after = [Piece(p.range, p.numbers.followed_by(last), p.keys) for p in before]
         came = {key for key, where in came_from.items() if where == parent}
         for key in came - {key for piece in after for key in piece.keys}:
@@ -114,12 +115,14 @@ def inherit(
             hash = key_hash(key)
             by_hash = (p.numbers for p in after if p.range and p.range.contains(hash))
             after.append(Piece(None, next(by_hash, last), frozenset((key,))))
-        # A key that was pinned once stands by itself for ever: its past is not that of its hash.
+        # A key that was pinned once stands by itself for ever: its past is not that of its hash. It
+        # comes from the parent that has its hash; what another one says of it is out of date.
+        part = _common(range, shard.range)
         came |= {
             key
             for piece in after
             for key in piece.keys
-            if key not in came_from and shard.range.contains(key_hash(key))
+            if key not in came_from and part is not None and part.contains(key_hash(key))
         }
         for piece in after:
             part = piece.range and _common(piece.range, shard.range)

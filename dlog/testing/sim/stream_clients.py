@@ -321,7 +321,7 @@ class SimStreamWriter(StreamClient):
             if lane.is_dead:
                 rest.append(left)
                 continue
-            if left.producer[1] <= lane.last.get(left.producer[0], -1):
+            if self._is_known(lane, route, left.producer):
                 if self.world.is_told:
                     self.world.note(f"{self.name}: {left.producer} is in {lane.shard.log} already")
                 if left.producer[1] not in left.ticket.given_up:
@@ -332,6 +332,14 @@ class SimStreamWriter(StreamClient):
             self.after(0.1, lambda: self._resend(messages, rest, answer))
             return
         answer(rest, None)
+
+    def _is_known(self, lane: SimLane, route: bytes, producer: tuple[int, int]) -> bool:
+        """Refused with `AlreadyExists`, by what came before the shard or by its log."""
+        try:
+            lane.inherited.refuse_known(route, *producer)
+        except AlreadyExists:
+            return True
+        return producer[1] <= lane.last.get(producer[0], -1)
 
     def _new_table(self) -> SimTable:
         meta = self.core.meta

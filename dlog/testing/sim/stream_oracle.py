@@ -91,6 +91,8 @@ class StreamOracle:
                 ended = log is not None and log.is_terminated
                 require(ended, AFTER, "listed as ended, and its log is open", shard.number)
         require(not old, LIST, "shards are gone from the list", sorted(old))
+        is_same = meta.next_number == before.next_number and meta.pins == before.pins
+        require(is_same or meta.version > before.version, LIST, "changed, in the same version")
         if meta.version != before.version:
             children = [s for s in meta.shards if s.number >= before.next_number]
             for shard in children:

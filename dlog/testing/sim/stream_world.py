@@ -270,6 +270,11 @@ class StreamHistory:
         for client in self.clients:
             client.thaw()
         world.run(until_ms=world.now_ms + 1_000.0)
+        # Who is still on its way to new shards would be the last by right; so would one that opens.
+        world.run(until_ms=world.now_ms + HEAL_MS, done=self._at_rest)
+        for writer in self.writers:
+            if not writer.is_open:
+                writer.crash()
         finals = []
         for index, (intents, wanted) in enumerate(self.groups):
             assert self.oracle.meta is not None
@@ -284,6 +289,9 @@ class StreamHistory:
         self._until(lambda: all(self._is_done(each) for each in finals), "writers", finals)
         self._until(lambda: not any(each.catch_up() for each in readers), "readers", readers)
         self.oracle.check_end()
+
+    def _at_rest(self) -> bool:
+        return not any(each.is_moving for each in self.writers if each.alive and each.is_open)
 
     def _last_writer(
         self, name: str, intents: list[Intents], wanted: frozenset[int] | None
