@@ -117,6 +117,20 @@ class SimStreamWriter(StreamClient):
     def start(self) -> None:
         self._move()
 
+    sleeps = False
+
+    def fall_asleep(self) -> None:
+        """Until it is woken, whatever else."""
+        self.sleeps = self.frozen = True
+
+    def thaw(self) -> None:
+        if not self.sleeps:
+            super().thaw()
+
+    def wake(self) -> None:
+        self.sleeps = False
+        self.thaw()
+
     @property
     def is_done(self) -> bool:
         return all(each.first_open() == len(each.keys) for each in self.intents)
@@ -162,7 +176,7 @@ class SimStreamWriter(StreamClient):
 
     def pump(self) -> None:
         """Send what there is room for, each producer in turn."""
-        progress = True
+        progress = self.table is not None
         while progress and self.alive and not self.frozen and not self.is_over and not self._waits:
             progress = False
             for intents in self.intents:
@@ -449,7 +463,7 @@ class SimStreamReader(StreamClient):
         elif not self.follow or (order.is_over and not order.meta.open_shards):
             self._finish()
         else:
-            self.after(3.0, self._step)
+            self.after(30.0 if self.world.is_calm else 3.0, self._step)
 
     def _save(self) -> None:
         assert self.order is not None

@@ -50,6 +50,7 @@ class StreamWeather:
     readers: int = 1
     bounded: int = 0
     incarnations: int = 2
+    sleepers: float = 0.1  # old writers sleep until all is done
     zombies: float = 0.5  # a new incarnation begins while the old one lives
     parted: bool = False  # two writers, each with some of the shards
     terminates: bool = False
@@ -272,9 +273,14 @@ class StreamHistory:
         world.run(until_ms=world.now_ms + 1_000.0)
         # Who is still on its way to new shards would be the last by right; so would one that opens.
         world.run(until_ms=world.now_ms + HEAL_MS, done=self._at_rest)
+        asleep = []
+        wakes = world.chance.hits(self.weather.sleepers, "sleepers wake later")
         for writer in self.writers:
             if not writer.is_open:
                 writer.crash()
+            elif wakes and writer.alive and not writer.is_over:
+                writer.fall_asleep()
+                asleep.append(writer)
         finals = []
         for index, (intents, wanted) in enumerate(self.groups):
             assert self.oracle.meta is not None
@@ -288,7 +294,32 @@ class StreamHistory:
         readers = [*self.readers, last]
         self._until(lambda: all(self._is_done(each) for each in finals), "writers", finals)
         self._until(lambda: not any(each.catch_up() for each in readers), "readers", readers)
+        for reader in readers:
+            reader.is_over = True
+        if asleep and len(finals) == 1:
+            self._wake(asleep, finals[0])
         self.oracle.check_end()
+
+    def _wake(self, asleep: list[SimStreamWriter], final: SimStreamWriter) -> None:
+        """They slept while others went on, and shards came and went: they take nothing back."""
+        world = self.world
+        for number in range(2):
+            self._change(1000 + number)
+            world.run(until_ms=world.now_ms + 500.0)
+        extra = self.oracle.intents[0]
+        extra.keys.extend(KEYS)  # so that the last writer meets its new shards
+        final.pump()
+        self._until(lambda: self._is_done(final), "the last writer", [final])
+        for number in range(2):
+            self._change(2000 + number)
+            world.run(until_ms=world.now_ms + 500.0)
+        for writer in asleep:
+            writer.wake()
+        world.run(until_ms=world.now_ms + 2_000.0)
+        world.mark("sleepers woke")
+        extra.keys.extend(KEYS)
+        final.pump()
+        self._until(lambda: self._is_done(final), "the last writer", [final])
 
     def _at_rest(self) -> bool:
         return not any(each.is_moving for each in self.writers if each.alive and each.is_open)

@@ -25,7 +25,14 @@ BUSY: dict[str, Any] = {"changes": 6, "messages": 16, "logs_slow_entries": 0.3, 
 RETRIES: dict[str, Any] = {**BUSY, "crash": 0.03, "incarnations": 3}
 PINS: dict[str, Any] = {**RETRIES, "pins": 0.8}
 READING: dict[str, Any] = {"changes": 6, "messages": 16, "readers": 2}
-CROWD: dict[str, Any] = {**BUSY, "incarnations": 3, "zombies": 1.0, "freeze": 0.1}
+CROWD: dict[str, Any] = {
+    **BUSY,
+    "incarnations": 3,
+    "zombies": 1.0,
+    "freeze": 0.1,
+    "sleepers": 1.0,
+    "parted": False,
+}
 
 
 def _nothing_ends(site: Site, seen: SeenStream, wanted: Any) -> Procedure[SeenStream]:
@@ -349,7 +356,11 @@ def what_is_before_a_begun_shard_is_read_again(patch: Patch) -> None:
     patch.setattr(ReadOrder, "__init__", init)
 
 
-@plants("I30: where a child ends is looked for before its parents", bounded=4, **BUSY)
+@plants(
+    "I30: where a child ends is looked for before its parents",
+    bounded=8,
+    **{**BUSY, "changes": 10, "zombies": 1.0, "incarnations": 3},
+)
 def parents_are_looked_at_first(patch: Patch) -> None:
     genuine = places.ends_are_looked_for
 
