@@ -34,7 +34,7 @@ from dlog.reason import Reason
 from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.driver import StreamDriver
 from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
-from dlog.streams.places import ReadOrder, StreamPosition, ends_are_looked_for
+from dlog.streams.places import ReadOrder, StreamPosition
 from dlog.streams.reshard import Site, read_stream
 from dlog.together import together
 
@@ -206,13 +206,14 @@ class StreamReader:
         return found
 
     async def _look_for_ends(self, meta: StreamMeta) -> dict[int, _End]:
+        """At each shard, at whatever moment. One that may get more is not read to its end, so
+        nothing of what follows it is read: a key has no gap."""
         ends: dict[int, _End] = {}
-        for some in ends_are_looked_for(meta):
-            for number, status in (await self._statuses(some)).items():
-                if status is None:
-                    ends[number] = _End(0, is_final=False)
-                else:
-                    ends[number] = _End(status.next_seq, status.state == "terminated")
+        for number, status in (await self._statuses(meta.shards)).items():
+            if status is None:
+                ends[number] = _End(0, is_final=False)
+            else:
+                ends[number] = _End(status.next_seq, status.state == "terminated")
         return ends
 
     @property

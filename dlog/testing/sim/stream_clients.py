@@ -29,7 +29,7 @@ from dlog.streams.lanes import (
     producer_key,
 )
 from dlog.streams.numbers import Inherited, Numbers
-from dlog.streams.places import ReadOrder, StreamPosition, ends_are_looked_for
+from dlog.streams.places import ReadOrder, StreamPosition
 from dlog.streams.reshard import EndLog, LookForLog, SeenStream, Site, read_stream
 from dlog.streams.routes import ShardRoutes, routes_of
 from dlog.testing.sim.clients import Scene, SimClient
@@ -343,7 +343,8 @@ class SimStreamWriter(StreamClient):
                 continue
             self.world.mark("sent again")
             self._offer(lane, left)
-            self.after(0.1, lambda: self._resend(messages, rest, answer))
+            later = 0.1 + self.world.chance.delay(self.ledger_ms)
+            self.after(later, lambda: self._resend(messages, rest, answer))
             return
         answer(rest, None)
 
@@ -415,19 +416,18 @@ class SimStreamReader(StreamClient):
         if self.follow:
             self._step()
         else:
-            self._look_for_ends(ends_are_looked_for(meta))
+            self._look_for_ends(list(meta.shards))
 
-    def _look_for_ends(self, groups: list[tuple[Shard, ...]]) -> None:
-        """Each group at another moment."""
-        if not groups:
+    def _look_for_ends(self, shards: list[Shard]) -> None:
+        """Each at another moment, in any order."""
+        if not shards:
             self._step()
             return
-        for shard in groups[0]:
-            log = self.logs.logs.get(shard.log)
-            end = (0, False) if log is None else (len(log.stored), log.is_terminated)
-            self.ends[shard.number] = end
-        later = 0.1 + self.world.chance.delay(10.0)
-        self.after(later, lambda: self._look_for_ends(groups[1:]))
+        shard = shards.pop(int(self.world.chance.random() * len(shards)))
+        log = self.logs.logs.get(shard.log)
+        end = (0, False) if log is None else (len(log.stored), log.is_terminated)
+        self.ends[shard.number] = end
+        self.after(0.1 + self.world.chance.delay(20.0), lambda: self._look_for_ends(shards))
 
     def _step(self) -> None:
         """One message or one crossing at a time."""
@@ -441,7 +441,9 @@ class SimStreamReader(StreamClient):
                 order.begin(shard.number, Position(LOG_UID.format(shard.number), 0, None))
         ended: list[int] = []
         delivered = False
-        for number, at in list(order.reading.items()):
+        begun = list(order.reading.items())
+        turn = int(self.world.chance.random() * len(begun))
+        for number, at in begun[turn:] + begun[:turn]:
             shard = order.meta.shard(number)
             log = self.logs.logs.get(shard.log)
             stored = [] if log is None else log.stored
