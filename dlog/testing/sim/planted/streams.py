@@ -354,14 +354,3 @@ def what_is_before_a_begun_shard_is_read_again(patch: Patch) -> None:
         self._done = set(at.done)
 
     patch.setattr(ReadOrder, "__init__", init)
-
-
-@plants("I30: what may get more is not read to its end", bounded=8, **BUSY)
-def an_open_parent_counts_as_read(patch: Patch) -> None:
-    genuine = stream_clients.SimStreamReader._look_for_ends
-
-    def look_for_ends(self: Any, shards: list[Shard]) -> None:
-        self.ends = {number: (seq, True) for number, (seq, _) in self.ends.items()}
-        genuine(self, shards)
-
-    patch.setattr(stream_clients.SimStreamReader, "_look_for_ends", look_for_ends)
