@@ -339,8 +339,9 @@ def follow(
             fresh = True
             continue
         failures = 0
-        # All of them at the same moment would be many: so each a little before its time.
-        rest_ms = poll_ms * (1.0 - chance.fraction() / 4)
+        # All of them at the same moment would be many: so each a little before its time, and none
+        # so late that the answer is.
+        rest_ms = poll_ms * (0.95 - chance.fraction() / 4)
         fresh = not (yield UntilTold(path, rest_ms, wait=_WATCHING))
 
 
