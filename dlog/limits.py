@@ -150,6 +150,7 @@ ROUTER_PINS_MAX = 1_000_000
 # the older versions below it.
 CONFIG_BYTES_MAX = 64 * KIB
 CONFIG_PARTS_MAX = 64
+CONFIG_DEPTH_MAX = 64  # of JSON
 CONFIG_PATTERNS_MAX = 64  # of one part: each handle is held against all of them
 CONFIG_NOTE_CHARACTERS_MAX = 500
 CONFIG_HISTORY_MAX = 32

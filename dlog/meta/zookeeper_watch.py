@@ -36,6 +36,7 @@ class Bell:
         self.armed = False  # the server will tell; it tells once
         self._loop = asyncio.get_running_loop()
         self._listeners: set[asyncio.Event] = set()
+        self._seen: Sight | str | None = "nothing yet"  # by whoever armed it last
 
     @property
     def is_idle(self) -> bool:
@@ -47,6 +48,16 @@ class Bell:
 
     def ring(self) -> None:
         self.armed = False
+        self._wake()
+
+    def saw(self, sight: Sight | None) -> None:
+        """What whoever armed it saw. It rings for nothing before that, and others, who found it
+        being armed, may have looked before: they look again."""
+        if sight != self._seen:
+            self._seen = sight
+            self._wake()
+
+    def _wake(self) -> None:
         for listener in self._listeners:
             listener.set()
 
@@ -103,10 +114,11 @@ class ZooKeeperWatch:
                         return
                     # Only now, that there is something to wait for: an armed bell nobody listens
                     # to stays until the node changes.
-                    if not bell.armed and self._is_new(
-                        await self._store.arm_and_look(self._path, bell)
-                    ):
-                        return
+                    if not bell.armed:
+                        sight = await self._store.arm_and_look(self._path, bell)
+                        bell.saw(sight)
+                        if self._is_new(sight):
+                            return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await rung.wait()

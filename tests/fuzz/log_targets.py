@@ -11,7 +11,7 @@ from typing import Any
 
 from dlog import uri
 from dlog.chance import SYSTEM_CHANCE
-from dlog.errors import ConfigError, Corrupt, FormatError, Unsupported
+from dlog.errors import ConfigError, Corrupt, FormatError, TooLarge, Unsupported
 from dlog.ids import MessageId, Position, check_log_name
 from dlog.ledger.embedded.nodes import LedgerNodes
 from dlog.ledger.store import LedgerState
@@ -20,6 +20,9 @@ from dlog.meta.layout import escape, unescape
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.pages import page_from_bytes, page_to_bytes, refs_from_bytes
 from dlog.meta.store import Versioned
+from dlog.streams.config.document import Document as ConfigDocument
+from dlog.streams.config.document import Stamp, with_values
+from dlog.streams.config.sections import check_known
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target, must, require
 
@@ -180,6 +183,42 @@ def done(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as told:
         return told.value
     raise AssertionError("it waits")
+
+
+class Configs(_Json):
+    """Documents that change while programs run: what is read can be changed and written, and the
+    parts of this library say what they are or refuse."""
+
+    name = "config-document"
+    refusals = (FormatError,)
+    dictionary = (*_JSON_WORDS, b'"writer":{"linger_ms":1},', b'"logs":[{"pattern":"a"}]')
+
+    def seeds(self) -> list[bytes]:
+        vectors = Path(__file__).parents[1] / "vectors" / "config"
+        return [path.read_bytes() for path in sorted(vectors.glob("*.json"))]
+
+    def check(self, raw: bytes) -> str:
+        document = ConfigDocument.from_bytes(raw, where=HERE)
+        again = must(
+            lambda: ConfigDocument.from_bytes(_bytes(document), where=HERE), "there and back"
+        )
+        require(_bytes(again) == _bytes(document), "there and back", document)
+        content = must(lambda: with_values(document.content, "log", {"a": 1}), "a change")
+        later = must(lambda: document.changed(content, Stamp("t", "who", 1)), "the next version")
+        require(later.version == document.version + 1, "versions grow by one", document)
+        require(later.oldest <= document.version, "the one before is kept", later)
+        try:
+            check_known(document.content, unchecked=True)
+        except ConfigError:
+            return "config refused"
+        return f"config {min(2, len(document.history))}"
+
+
+def _bytes(document: ConfigDocument) -> bytes:
+    try:
+        return document.to_bytes()
+    except TooLarge:
+        return document.old_bytes()
 
 
 class EmbeddedNodes(_Json):
@@ -360,4 +399,13 @@ def _text(raw: bytes) -> str:
         return raw.decode("utf-8", "surrogateescape")
 
 
-TARGETS = (LogMetas(), Pages(), PagesOfPages(), Documents(), EmbeddedNodes(), Ids(), Urls())
+TARGETS = (
+    LogMetas(),
+    Pages(),
+    PagesOfPages(),
+    Documents(),
+    Configs(),
+    EmbeddedNodes(),
+    Ids(),
+    Urls(),
+)

@@ -49,8 +49,13 @@ class Seen(NamedTuple):
     version: int | None
 
 
+def history_path(path: str) -> str:
+    """Apart from the document, whose watchers are told of what comes and goes right below it."""
+    return f"{path}/history"
+
+
 def old_path(path: str, version: int) -> str:
-    return f"{path}/{version:010d}"
+    return f"{history_path(path)}/{version:010d}"
 
 
 def read_document(path: str, *, fresh: bool = True) -> Procedure[Seen]:
@@ -168,15 +173,18 @@ def _sweep(path: str, document: Document) -> Procedure[None]:
     """Delete older versions that no document will name again. Whatever stays for now, the next
     change takes along."""
     try:
-        names = yield ListNodes(path)
+        names = yield ListNodes(history_path(path))
         for name in names:
             if not name.isdigit() or int(name) >= document.oldest:
                 continue
+            old = f"{history_path(path)}/{name}"
             try:
-                there = yield ReadNode(f"{path}/{name}", fresh=False)
-                yield DeleteNode(f"{path}/{name}", there.version, point="config.swept")
+                there = yield ReadNode(old, fresh=False)
+                yield DeleteNode(old, there.version, point="config.swept")
             except NotFound:
                 continue
+    except NotFound:  # it is the first version
+        return
     except DlogError as error:
         _log.info("%s: older versions stay until the next change: %s", path, error)
 

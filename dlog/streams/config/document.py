@@ -186,6 +186,7 @@ class Document:
             raise FormatError(f"{where} needs {names}, which this version lacks")
         content = the_dict(fields, "content", where)
         try:
+            _check_depth(raw, fields)
             check_content(content)
         except ConfigError as error:
             raise FormatError(f"{where}: {error}") from None
@@ -245,6 +246,25 @@ def check_content(content: Mapping[str, Any]) -> None:
             raise ConfigError(f"part {name!r} is a JSON object, not {part!r:.80}")
 
 
+def _check_depth(raw: bytes, content: object) -> None:
+    """What is deeper than anybody writes by hand could be read here, and not where the stack is
+    deeper."""
+    if raw.count(b"{") + raw.count(b"[") <= limits.CONFIG_DEPTH_MAX:
+        return
+    level, depth = [content], 0
+    while level:
+        depth += 1
+        if depth > limits.CONFIG_DEPTH_MAX:
+            raise ConfigError(f"a document is at most {limits.CONFIG_DEPTH_MAX} levels deep")
+        inner = [each for each in level if isinstance(each, dict | list)]
+        level = [
+            below
+            for each in inner
+            for below in (each.values() if isinstance(each, dict) else each)
+            if isinstance(below, dict | list)
+        ]
+
+
 def check_part_name(name: object) -> str:
     if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
         raise ConfigError(f"a part has a name as 'writer': a-z, 0-9, - and _; not {name!r:.80}")
@@ -255,13 +275,14 @@ def content_from(given: Mapping[str, Any]) -> Content:
     """What a user gave, as it will be read again: a copy, in JSON's own terms."""
     try:
         text = json.dumps(given, allow_nan=False, ensure_ascii=False)
-        text.encode()
+        raw = text.encode()
         content = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"a document holds what JSON can: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"a document has parts by name; it is no {type(given).__name__}")
     check_content(content)
+    _check_depth(raw, content)
     return content
 
 

@@ -221,7 +221,7 @@ class Following:
             version = yield from self._source.version(fresh=fresh)
             self.trouble = None
             if not self._is_news(version):
-                return None
+                return self._not_newer(version, fresh=fresh)
             self.fetches += 1
             document = yield from self._source.get()
         except FormatError as error:
@@ -234,6 +234,16 @@ class Following:
         if refused is not None and refused.version is not None:
             known = max(known, refused.version)
         return version > known
+
+    def _not_newer(self, version: int, *, fresh: bool) -> Refused | None:
+        """Nothing is done. That an older version is *the* version can only be if somebody removed
+        the document by hand: it is never gone back to, and not kept quiet about either."""
+        if fresh and version < self.version:
+            return self._refuse(Refused(version, None, "it is older: the document was made anew"))
+        refused = None if self.refused is None else self.refused.version
+        if version == self.version and refused is not None and refused < version:
+            self.refused = None  # it is there again
+        return None
 
     def take(self, document: Document) -> Taken | Refused | None:
         """All of it, or nothing."""
@@ -329,8 +339,9 @@ def follow(
             fresh = True
             continue
         failures = 0
-        # All of them at the same moment would be many: so each a little before its time.
-        rest_ms = poll_ms * (1.0 - chance.fraction() / 4)
+        # All of them at the same moment would be many: so each a little before its time, and none
+        # so late that the answer is.
+        rest_ms = poll_ms * (0.95 - chance.fraction() / 4)
         fresh = not (yield UntilTold(path, rest_ms, wait=_WATCHING))
 
 

@@ -92,6 +92,7 @@ class HotConfig:
         self._troubled_s: float | None = None
         self._refused_s: float | None = None
         self._closed = False
+        self._defect: Exception | None = None
 
     # --- what is in force
 
@@ -129,6 +130,9 @@ class HotConfig:
         wait: Wait | None = None
         if self._closed:
             wait = Wait(ReasonCode.CLOSED, f"document {self.name!r} is not followed any more")
+        elif self._defect is not None:
+            told = f"document {self.name!r} is not followed any more: {self._defect!r}"
+            wait = Wait(ReasonCode.LOST, told, {"version": core.version})
         elif core.trouble is not None:
             since_s = self._troubled_s if self._troubled_s is not None else now_s
             wait = Wait(
@@ -250,11 +254,10 @@ class HotConfig:
                 )
             )
         except Exception as error:  # noqa: BLE001 - the task ends here, and nobody awaits it
-            # Of the stores, when they are closed under us; a defect is told at least.
+            # Of the stores, when they are closed under us; else a defect, which is told at least.
             level = logging.DEBUG if isinstance(error, DlogError) else logging.ERROR
             _log.log(level, "document %s is not followed any more", self.name, exc_info=error)
-            if isinstance(error, DlogError):
-                self._core.trouble = error
+            self._defect = error
         finally:
             self._looked.set()
             self._wake()

@@ -175,6 +175,7 @@ VALIDATORS: dict[str, Validator | str] = {
     "log": log_sections,
     "client": client_section,
     "routing": "dlog.streams.parts:check_routing",
+    "health": "dlog.streams.parts:check_health",
 }
 
 

@@ -104,6 +104,11 @@ class Dispatcher:
         self._closed = False
 
     @property
+    def prober(self) -> Prober | None:
+        """Who asks the endpoints, if anybody does."""
+        return self._prober
+
+    @property
     def next_number(self) -> int:
         """To be kept by the caller, for `first_number` of the next one."""
         return self._flight.next_number

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlog import limits
 from dlog.errors import Conflict, DlogError, Outcome, Retry
-from dlog.streams.config.changes import old_path
+from dlog.streams.config.changes import history_path, old_path
 from dlog.streams.config.document import NOBODYS, Content, Document, same
 from dlog.streams.config.following import Refused, Taken
 from dlog.testing.sim.metadata import SimMeta
@@ -107,7 +107,7 @@ class ConfigOracle:
             require(raw == wanted, HISTORY, "a version is kept as another", each)
 
     def check_swept(self) -> None:
-        numbers = {int(name) for name in self.meta.below(PATH)}
+        numbers = {int(name) for name in self.meta.below(history_path(PATH))}
         kept = {each.version for each in self.newest.history}
         require(numbers == kept, HISTORY, "nodes that nothing names are left", numbers, kept)
 

@@ -11,7 +11,9 @@ from dlog.errors import ConfigError
 from dlog.streams.config.document import Document
 from dlog.streams.config.following import Following, NodeSource, Plain, Ready, Refused, Taken
 from dlog.streams.config.sections import check_known
-from dlog.streams.parts import RoutingPart, check_routing
+from dlog.streams.health.core import HealthOptions
+from dlog.streams.health.prober import Prober
+from dlog.streams.parts import HealthPart, RoutingPart, check_routing
 from dlog.streams.routing.router import Router, Routes
 
 KEYS = [b"key-%d" % number for number in range(500)]
@@ -100,6 +102,56 @@ def test_who_is_isolated_stays_so() -> None:
     assert set(owners(routes)) == {"a", "c"}
     routes.change(isolated=[])
     assert set(owners(routes)) == {"a", "b", "c"}
+
+
+async def test_who_looks_after_endpoints_goes_by_the_document_too() -> None:
+    """CL-08, CL-20: ring and health of one version, in one turn; whoever brings messages is told
+    within it."""
+    routes = Routes(Router.of(["a", "b"]))
+    told: list[tuple[set[str], float]] = []
+
+    async def ping(endpoint: str) -> None:
+        return None
+
+    async with Prober(ping, options=HealthOptions(interval_s=7.0)) as prober:
+        core = Following(
+            NodeSource("/x"),
+            (
+                HealthPart(prober),
+                RoutingPart(
+                    routes,
+                    lambda: told.append((set(routes.now.weights), prober.core.options.interval_s)),
+                ),
+            ),
+        )
+        told.clear()
+        content = {"routing": {"servers": ["a", "c"]}, "health": {"interval_s": 3, "idle_s": None}}
+        core.take(version(1, **content))
+        assert told == [({"a", "c"}, 3)]
+        assert prober.core.options == HealthOptions(interval_s=3, idle_s=None)
+        refused = core.take(version(2, routing={"servers": ["a"]}, health={"interval_s": -1}))
+        assert isinstance(refused, Refused)
+        assert (set(routes.now.weights), prober.core.options.interval_s) == ({"a", "c"}, 3)
+        core.take(version(3, routing={"servers": ["a", "c"]}))
+        assert prober.core.options.interval_s == 7.0
+        assert len(told) == 1  # the ring said the same
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"interval": 1},
+        {"interval_s": "1"},
+        {"interval_s": True},
+        {"interval_s": None},
+        {"quick_pings": 1.5},
+        {"checks_max": 1},
+        {"isolated_part_max": 2},
+    ],
+)
+def test_what_makes_no_sense_of_health_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        check_known({"health": content})
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,11 @@ def whatever_is_not_named_is_swept(patch: Patch) -> None:
 
     def sweep(path: str, new: Document) -> Procedure[None]:
         try:
-            for name in (yield ListNodes(path)):
+            for name in (yield ListNodes(changes.history_path(path))):
                 if new.kept(int(name)) is None:
-                    there = yield ReadNode(f"{path}/{name}")
-                    yield DeleteNode(f"{path}/{name}", there.version)
+                    old = changes.old_path(path, int(name))
+                    there = yield ReadNode(old)
+                    yield DeleteNode(old, there.version)
         except DlogError:
             return
 

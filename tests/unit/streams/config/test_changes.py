@@ -13,6 +13,7 @@ from dlog.errors import Conflict, Corrupt, DlogError, NotFound, Outcome, Retry, 
 from dlog.meta.memory import MemoryTree
 from dlog.streams.config.changes import (
     change_document,
+    history_path,
     old_path,
     read_document,
     read_version,
@@ -86,7 +87,7 @@ class Store:
         return self.run(read_document(PATH)).document
 
     def kept(self) -> list[int]:
-        return [int(name) for name in self.tree.children(PATH)]
+        return [int(name) for name in self.tree.children(history_path(PATH))]
 
 
 def stamp(token: str) -> Stamp:

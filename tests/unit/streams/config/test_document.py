@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,8 @@ from dlog.streams.config.document import (
     same,
     with_values,
 )
+
+VECTORS = Path(__file__).parents[3] / "vectors" / "config"
 
 
 def stamp(number: int = 0, note: str | None = None) -> Stamp:
@@ -73,6 +76,26 @@ def test_bytes_come_back_as_they_were() -> None:
     assert (old.version, old.content, old.history) == (3, document.content, ())
 
 
+@pytest.mark.parametrize("name", ["first", "rolled_back", "kept"])
+def test_stored_bytes_are_still_the_same(name: str) -> None:
+    raw = (VECTORS / f"{name}.json").read_bytes()
+    assert Document.from_bytes(raw, where=name).to_bytes() == raw
+
+
+def test_the_history_of_documents_in_vectors() -> None:
+    """A version, the next one as it is kept, and a rollback to the first."""
+    first, kept, back = (
+        Document.from_bytes((VECTORS / f"{name}.json").read_bytes(), where=name)
+        for name in ("first", "kept", "rolled_back")
+    )
+    assert [first.version, kept.version, back.version] == [1, 2, 3]
+    assert (back.content, back.restores) == (first.content, 1)
+    assert [(each.version, each.bytes) for each in back.history] == [
+        (1, len(first.old_bytes())),
+        (2, len(kept.old_bytes())),
+    ]
+
+
 def test_fields_that_nobody_here_knows_survive_a_change() -> None:
     fields = json.loads(version(2).to_bytes())
     fields["newer"] = {"a": 1}
@@ -119,6 +142,11 @@ def test_content_is_a_copy_in_the_terms_of_json() -> None:
             content_from(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         content_from({"a": {"x": "\ud800"}})
+    deep: object = 1
+    for _ in range(limits.CONFIG_DEPTH_MAX + 1):
+        deep = [deep]
+    with pytest.raises(ConfigError):
+        content_from({"a": {"x": deep}})
     with pytest.raises(ConfigError):
         content_from({f"p{n}": {} for n in range(limits.CONFIG_PARTS_MAX + 1)})
 

@@ -108,7 +108,7 @@ def test_not_newer_does_nothing(number: int) -> None:
     part.calls.clear()
     source.document = version(number, routing={"x": 1})
     for _ in range(100):
-        assert run(core.look()) is None
+        assert run(core.look(fresh=False)) is None
     assert source.asked == ["version"] * 100
     assert part.calls == []
     assert core.in_force is before
@@ -302,6 +302,26 @@ def test_a_document_that_cannot_be_read_is_refused_once() -> None:
     taken, _ = reply(core.look(), stored(2, 7))
     assert taken == Taken(2, ())
     assert core.refused is None
+
+
+def test_a_document_that_was_made_anew_is_told_and_not_gone_back_to() -> None:
+    """CL-01: versions only grow, also where somebody removed the document by hand."""
+    part = Recorder("routing")
+    core = Following(NodeSource(PATH), (part,))
+    reply(core.look(), stored(7, 5, {"routing": {"x": 7}}))
+    stale, _ = reply(core.look(fresh=False), stored(6, 4, {"routing": {"x": 6}}))
+    assert (stale, core.refused) == (None, None)  # an old read says nothing
+    told, _ = reply(core.look(), stored(1, 9, {"routing": {"x": 1}}))
+    assert isinstance(told, Refused)
+    assert (told.version, core.version, part.now) == (1, 7, 7)
+    again, _ = reply(core.look(), stored(1, 9, {"routing": {"x": 1}}))
+    assert again is None
+    gone, _ = reply(core.look(), NotFound("none"))
+    assert isinstance(gone, Refused)
+    reply(core.look(), stored(7, 5, {"routing": {"x": 7}}))
+    assert core.refused is None
+    taken, _ = reply(core.look(), stored(8, 11, {"routing": {"x": 8}}))
+    assert taken == Taken(8, ("routing",))
 
 
 # --- for ever

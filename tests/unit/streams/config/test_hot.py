@@ -252,6 +252,33 @@ async def test_following_ends_with_its_client(memory_url: str) -> None:
     assert hot.current["ring"] == ("a",)
 
 
+async def test_a_defect_that_ends_it_is_told(
+    memory_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(memory_url) as client:
+        await ring_of(client, "a")
+        stores = await client._stores(False)
+        source = _Broken()
+        hot = HotConfig(stores, "prod", (Ring(),), source=source)
+        await hot.ready()
+        reason = hot.why()
+        assert reason is not None
+        assert reason.code is dlog.ReasonCode.LOST
+        assert "a defect" in reason.sentence
+        await hot.close()
+    assert [each.levelno for each in caplog.records if "not followed" in each.message] == [
+        logging.ERROR
+    ]
+
+
+class _Broken:
+    def version(self, *, fresh: bool) -> Any:
+        raise RuntimeError("a defect")
+
+    def get(self) -> Any:
+        raise AssertionError
+
+
 async def test_a_wait_ends_when_following_does(memory_url: str) -> None:
     async with connect(memory_url) as client:
         await ring_of(client, "a")
