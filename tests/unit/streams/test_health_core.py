@@ -450,6 +450,17 @@ def test_who_leaves_is_forgotten_and_makes_room_for_nobody_too_many() -> None:
     assert world.core.next_s() == math.inf
 
 
+def test_cl12_who_comes_back_is_not_known_by_what_it_was_asked_before() -> None:
+    core = new_core(HealthOptions(idle_s=None))
+    core.on_fault("a", 0.0)
+    before = asked(core, 0.0)
+    core.keep(["b"], 1.0)
+    core.keep(TWO, 2.0)
+    core.on_fault("a", 2.0)
+    assert asked(core, 2.0) > before
+    assert not core.on_pong("a", before, 2.1)
+
+
 def test_all_are_released() -> None:
     world = Watched(["a", "b", "c", "d"])
     world.core.on_proof("a", 0.0, "errors")
