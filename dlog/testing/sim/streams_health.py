@@ -79,6 +79,7 @@ class HealthWeather:
     swaps: int = 0  # servers come and go, pins change
     proofs: int = 0  # a client hears that an endpoint is of no use
     sleeps: int = 0  # a client is stopped for a while
+    slow_ms: float = 5.0  # between getting hold of a key and writing
 
 
 def draw_weather(chance: Chance) -> HealthWeather:
@@ -99,6 +100,7 @@ def draw_weather(chance: Chance) -> HealthWeather:
         swaps=pick((0, 0, 1, 3), "swaps"),
         proofs=pick((0, 0, 0, 1), "proofs"),
         sleeps=pick((0, 0, 0, 1), "sleeps"),
+        slow_ms=pick((5.0, 5.0, 1_000.0), "writes take up to"),
     )
 
 
@@ -236,6 +238,9 @@ class SimClient:
                 self._on_settled(told)
             elif isinstance(told, Overdue):
                 self._doubt(told.endpoint)
+        for key, _ in self.history.keys:
+            where = self.flight.where(key)
+            require(where not in self.health.isolated, LANES, "at an isolated one", key, where)
         due_s = min(self.health.next_s(), self.flight.next_s())
         if due_s < math.inf:
             self._later(due_s)
@@ -392,10 +397,9 @@ class SimClient:
             return
         endpoint = call.endpoint
         self.history.waits[self.id, endpoint] = 0
-        if taken:
-            self.health.on_reply(endpoint, self.now_s)
-            if endpoint not in self.isolations:
-                self._alive(endpoint)
+        self.health.on_reply(endpoint, self.now_s)
+        if endpoint not in self.isolations:
+            self._alive(endpoint)
         known = self.calls.get(call.key)
         if known is not None and known[0] is call:
             del self.calls[call.key]
@@ -535,7 +539,8 @@ class HealthHistory:
 
     def _sleep(self) -> None:
         client = self.world.chance.pick(self.clients)
-        client.asleep_until_s = client.now_s + self.world.chance.delay(6.0, "its sleep")
+        until_s = client.now_s + self.world.chance.delay(6.0, "its sleep")
+        client.asleep_until_s = min(until_s, self.weather.span_s)
         self.world.mark("a client sleeps")
 
     # --- the network
@@ -563,7 +568,7 @@ class HealthHistory:
         def write() -> None:
             endpoint.receive(lambda: self._write(client, call, tenure))
 
-        self.world.after(self.world.chance.random() * 5.0, write)
+        self.world.after(self.world.chance.random() * self.weather.slow_ms, write)
 
     def _write(self, client: SimClient, call: Call, tenure: int) -> None:
         place = self.places[call.key]
@@ -630,7 +635,8 @@ def _weights(servers: list[str] | None) -> dict[str, float] | None:
     return None if servers is None else dict.fromkeys(servers, POINTS)
 
 
-_KEYS = [(key, key_hash(key)) for key in (b"k0", b"k1", b"k2")]
+# The second stands behind the last point of every ring here.
+_KEYS = [(key, key_hash(key)) for key in (b"k0", b"k15", b"k2")]
 
 
 def run_health_history(chance: Chance, *, told: bool = False, **fixed: Any) -> World:
