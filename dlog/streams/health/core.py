@@ -32,6 +32,8 @@ from dlog.errors import ConfigError
 _NEVER_S = math.inf
 _LONG_AGO_S = -math.inf
 _DOUBLINGS_MAX = 16
+_LATE_PART = 0.1  # of the time between quick pings: so late we have slept
+_READ_FIRST = -1  # instead of quick pings that are left: we were late, and it is judged next time
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,10 @@ class HealthCore:
             self._ping(endpoint, now_s)
             endpoint.next_s = now_s + self._jittered(self.options.interval_s, 0.6, 0.9)
         elif endpoint.standing is Standing.SUSPECT:
-            if endpoint.quick_left:
+            if now_s - endpoint.next_s > self.options.quick_s:
+                # It was us who slept: answers may wait to be read, or are too old by now.
+                self._begin_check(endpoint, now_s)
+            elif endpoint.quick_left > 0:
                 self._ping(endpoint, now_s)
                 endpoint.quick_left -= 1
                 endpoint.next_s = now_s + self.options.quick_s
@@ -262,9 +267,10 @@ class HealthCore:
 
     def _judge(self, endpoint: _Endpoint, now_s: float) -> None:
         """All quick pings of a check are sent, and the last had its time."""
-        if now_s - endpoint.next_s > self.options.quick_s:
-            # It was us who slept, and an answer may wait to be read.
-            self._begin_check(endpoint, now_s)
+        late_s = now_s - endpoint.next_s
+        if late_s > _LATE_PART * self.options.quick_s and endpoint.quick_left == 0:
+            endpoint.quick_left = _READ_FIRST
+            endpoint.next_s = now_s + self.options.quick_s
             return
         endpoint.checks += 1
         if endpoint.checks >= self.options.checks_max:
@@ -280,10 +286,10 @@ class HealthCore:
         endpoint.standing = Standing.SUSPECT
         endpoint.checks = 1
         endpoint.why = why
+        endpoint.asked.clear()  # an answer to what was asked before proves nothing of now
         self._begin_check(endpoint, now_s)
 
     def _begin_check(self, endpoint: _Endpoint, now_s: float) -> None:
-        endpoint.asked.clear()  # an answer to what was asked before proves nothing of now
         endpoint.quick_left = self.options.quick_pings
         endpoint.next_s = max(now_s, endpoint.pinged_s + self.options.quick_s)
 

@@ -58,6 +58,7 @@ POINTS = 0.025  # the weight of four points: a ring that is made in no time
 RTT_S = 0.02
 LATE_S = 3.0
 _EPS_S = 1e-6
+_QUICK_S = HEALTH.quick_s  # as it was when nothing was planted
 _CALM_S_MAX = 90.0
 
 
@@ -179,6 +180,7 @@ class SimClient:
         self.settled: set[int] = set()
         self.taken = 0
         self.asleep_until_s = 0.0
+        self.full_s = -math.inf  # when nobody more could be isolated
         self._due_s = math.inf  # of the event that pulses
         self._owners_of = 0  # the version of the router that was checked
         # What is held against the core: pings of each endpoint since the last proof of life, and
@@ -229,6 +231,8 @@ class SimClient:
                 self._on_isolated(effect)
             else:
                 self._on_recovered(effect)
+        if len(self.health.isolated) >= self.health.isolated_max:
+            self.full_s = now_s
         if self.health.isolated != before or self.routes.now.isolated != self.health.isolated:
             self.routes_follow()
         for told in self.flight.pulse(now_s):
@@ -288,7 +292,7 @@ class SimClient:
     def _ping(self, ping: Ping) -> None:
         endpoint, now_s = ping.endpoint, self.now_s
         last_s = self.last_ping_s.get(endpoint, -math.inf)
-        require(now_s - last_s >= HEALTH.quick_s - _EPS_S, PROBES, "too soon", endpoint)
+        require(now_s - last_s >= _QUICK_S - _EPS_S, PROBES, "too soon", endpoint)
         last_id = self.last_id.get(endpoint, 0)
         require(ping.ping_id > last_id, STALE, "an id twice", ping.ping_id)
         self.last_id[endpoint] = ping.ping_id
@@ -316,6 +320,10 @@ class SimClient:
 
     def _on_pong(self, ping: Ping) -> None:
         if self.now_s < self.asleep_until_s:
+            sent_s = self.pings[ping.endpoint].get(ping.ping_id, -math.inf)
+            read_in_time = self.asleep_until_s - sent_s < HEALTH.interval_s - _EPS_S
+            if self.doubt_s.get(ping.endpoint, 0.0) <= sent_s and read_in_time:
+                self.unanswered[ping.endpoint] = 0  # whether it is read or not
             self.world.at(self.asleep_until_s * 1000 + 0.5, lambda: self._on_pong(ping))
             return
         endpoint, now_s = ping.endpoint, self.now_s
@@ -502,12 +510,12 @@ class HealthHistory:
             return
         for client in self.clients:
             health = client.health
-            if name not in client.routes.now.weights or self.world.now_ms < (
-                client.asleep_until_s * 1000 + 1000 * 2 * HEALTH.interval_s
-            ):
+            slept = client.asleep_until_s > since_s
+            if name not in client.routes.now.weights or slept:
                 continue
             full = len(health.isolated) >= health.isolated_max
-            held = health.standing(name) is Standing.SUSPECT  # room may have come this moment
+            lately_full = client.now_s - client.full_s < 2 * HEALTH.interval_s
+            held = health.standing(name) is Standing.SUSPECT and lately_full
             lately = self.last_s.get((client.id, name), -math.inf) >= since_s
             isolated = name in health.isolated
             require(isolated or full or held or lately, TIMELY, "not isolated", client.id, name)
@@ -516,6 +524,8 @@ class HealthHistory:
         chance = self.world.chance
         kind = chance.pick(("pin", "leave", "come", "pin away"), "a swap")
         client = chance.pick(self.clients)
+        if client.now_s < client.asleep_until_s:
+            return
         here = list(client.routes.now.weights)
         self.world.mark(f"swap: {kind}")
         if kind == "come" and "extra" not in here:
@@ -533,14 +543,13 @@ class HealthHistory:
 
     def _prove(self) -> None:
         client = self.world.chance.pick(self.clients)
-        if client.now_s < client.asleep_until_s:
-            return
-        client.prove(self.world.chance.pick(list(client.routes.now.weights)))
+        if client.now_s >= client.asleep_until_s:
+            client.prove(self.world.chance.pick(list(client.routes.now.weights)))
 
     def _sleep(self) -> None:
         client = self.world.chance.pick(self.clients)
         until_s = client.now_s + self.world.chance.delay(6.0, "its sleep")
-        client.asleep_until_s = min(until_s, self.weather.span_s)
+        client.asleep_until_s = max(client.asleep_until_s, min(until_s, self.weather.span_s))
         self.world.mark("a client sleeps")
 
     # --- the network

@@ -366,6 +366,22 @@ def test_a_client_that_slept_judges_nobody() -> None:
     assert core.on_pong("a", last + 2, 3600.1)
 
 
+def test_a_client_that_is_late_reads_before_it_judges() -> None:
+    core = new_core(HealthOptions(idle_s=None))
+    core.on_fault("a", 0.0)
+    last = 0
+    for step in range(core.options.quick_pings):
+        last = asked(core, step * QUICK_S)
+    late_s = core.options.quick_pings * QUICK_S + 0.5 * QUICK_S
+    core.pulse(late_s)
+    assert core.isolated == frozenset()
+    again_s = core.next_s()
+    assert again_s <= INTERVAL_S
+    core.pulse(again_s + 0.5 * QUICK_S)  # late again: once is enough
+    assert core.isolated == {"a"}
+    assert not core.on_pong("a", last, again_s + QUICK_S)
+
+
 def test_a_suspect_that_the_cap_spares_is_isolated_when_there_is_room() -> None:
     world = Watched(TWO, EASY)
     world.down = {"a", "b"}

@@ -60,15 +60,15 @@ def a_fault_isolates(patch: Patch) -> None:
     patch.setattr(HealthCore, "on_fault", on_fault)
 
 
-@plants("CL-09: who slept does not judge", sleeps=1, clients=2, **DEAD)
+@plants("CL-09: who slept does not judge", **{**DEAD, "sleeps": 8, "clients": 3, "lost": 0.3})
 def a_sleeper_judges(patch: Patch) -> None:
-    real = HealthCore._judge
+    real = HealthCore._look_at
 
-    def judge(self: HealthCore, endpoint: Any, now_s: float) -> None:
+    def look_at(self: HealthCore, endpoint: Any, now_s: float) -> None:
         endpoint.next_s = now_s
         real(self, endpoint, now_s)
 
-    patch.setattr(HealthCore, "_judge", judge)
+    patch.setattr(HealthCore, "_look_at", look_at)
 
 
 @plants("CL-12: a stale pong is not valid", late=0.3, **DEAD)
@@ -231,7 +231,15 @@ def each_fault_asks_anew(patch: Patch) -> None:
     patch.setattr(HealthCore, "_begin_check", begin_check)
 
 
-@plants("CL-10: no ping id twice", **SWAPS)
+@plants(
+    "CL-10: no ping id twice",
+    survives="it takes a server that leaves, comes back, and answers what it was asked before: "
+    "tests/unit/streams/test_health_core.py::"
+    "test_cl12_who_comes_back_is_not_known_by_what_it_was_asked_before",
+    shown_by="tests/unit/streams/test_health_core.py::"
+    "test_cl12_who_comes_back_is_not_known_by_what_it_was_asked_before",
+    **SWAPS,
+)
 def ids_begin_anew(patch: Patch) -> None:
     real = HealthCore.keep
 
@@ -277,7 +285,7 @@ def the_ring_is_swapped_half(patch: Patch) -> None:
 
     def changed(self: Router, **change: Any) -> Router:
         made = real(self, **change)
-        if made is not self and "servers" not in change:
+        if made is not self and change.get("servers") is None:
             object.__setattr__(made, "_ring", self._ring)
         return made
 
