@@ -6,6 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.common import Finding, Setting
+from benchmarks.streams.health import (
+    dispatch_messages,
+    health_deaths,
+    health_losses,
+    health_told,
+)
 from benchmarks.streams.routing import route_key, route_moves, route_spread
 
 ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
@@ -14,5 +20,9 @@ ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
         route_key,
         route_moves,
         route_spread,
+        health_losses,
+        health_deaths,
+        health_told,
+        dispatch_messages,
     )
 }

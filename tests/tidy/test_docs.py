@@ -23,7 +23,7 @@ from tests.tidy.source import ROOT
 
 LINK = re.compile(r"\[[^]\n]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 NAMED_TEST = re.compile(r"((?:tests|integration)/[\w/]+\.py)::(test_\w+)")
-RULE = re.compile(r"\b(?:I\d{1,2}[abc]?|DL-\d{2}[a-f]?)\b")
+RULE = re.compile(r"\b(?:I\d{1,2}[abc]?|DL-\d{2}[a-f]?|CL-\d{2})\b")
 SECURITY_LINE = re.compile(r"\bS\d{1,2}\b")
 INVARIANTS, SECURITY = ROOT / "docs" / "INVARIANTS.md", ROOT / "SECURITY.md"
 ROW = re.compile(r"^\| (?P<ids>[^|]+) \| (?P<told>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)

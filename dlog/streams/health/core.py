@@ -14,7 +14,9 @@ moment is more than a part of all endpoints isolated: what looks like the death 
 likely our own trouble, and where else should the load go?
 
 A pong counts if it repeats the id of a ping of this round, from the endpoint that was asked: an
-older one proves nothing of now. It counts however late it is read, as long as the round is open.
+older one proves nothing of now. The one ping of an endpoint in good standing is a round, until it
+is judged; then all that are sent to the suspect, or to the isolated, and are not older than an
+interval. However late a pong is read, nobody is judged before it is.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dlog.chance import Chance
 from dlog.errors import ConfigError
@@ -30,6 +32,8 @@ from dlog.errors import ConfigError
 _NEVER_S = math.inf
 _LONG_AGO_S = -math.inf
 _DOUBLINGS_MAX = 16
+_LATE_PART = 0.1  # of the time between quick pings: so late we have slept
+_READ_FIRST = -1  # instead of quick pings that are left: we were late, and it is judged next time
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class _Endpoint:
     waiting_s: float = _NEVER_S  # since when what was sent is without any reply
     next_s: float = _NEVER_S  # when it is looked at
     ping_id: int = 0  # the last one; they are even
-    round_id: int = 0  # the first ping of the round; 0: none is open
+    asked: dict[int, float] = field(default_factory=dict)  # pings of the round, and when
     pinged_s: float = _LONG_AGO_S
     quick_left: int = 0
     checks: int = 0  # without an answer, in a row
@@ -119,6 +123,7 @@ class HealthCore:
         self._chance = chance
         self._all: dict[str, _Endpoint] = {}
         self._isolated: set[str] = set()
+        self._gone_id = 0  # the highest ping id of those that left
         self._news: list[Effect] = []
 
     # --- what is known
@@ -127,11 +132,13 @@ class HealthCore:
         """These there are, and no others. Who is new is taken for good."""
         wanted = dict.fromkeys(endpoints)
         for name in [name for name in self._all if name not in wanted]:
-            del self._all[name]
+            self._gone_id = max(self._gone_id, self._all.pop(name).ping_id)
             self._isolated.discard(name)
         for name in wanted:
             if name not in self._all:
-                endpoint = self._all[name] = _Endpoint(name, alive_s=now_s)
+                # No id twice: it may have been here before, and answer what it was asked then.
+                endpoint = _Endpoint(name, alive_s=now_s, ping_id=self._gone_id)
+                self._all[name] = endpoint
                 self._wait(endpoint, now_s)
         self._make_room(now_s)
 
@@ -169,7 +176,7 @@ class HealthCore:
             return False
         found.waiting_s = now_s
         due_s = now_s + self.options.interval_s
-        if found.standing is not Standing.GOOD or found.round_id or due_s >= found.next_s:
+        if found.standing is not Standing.GOOD or found.asked or due_s >= found.next_s:
             return False
         found.next_s = due_s
         return True
@@ -181,7 +188,7 @@ class HealthCore:
             found.waiting_s = _NEVER_S
             if found.standing is not Standing.ISOLATED:
                 found.alive_s = now_s
-                if found.round_id or found.standing is Standing.SUSPECT:
+                if found.asked or found.standing is Standing.SUSPECT:
                     self._clear(found, now_s)
 
     def on_fault(self, endpoint: str, now_s: float, why: str = "it fails") -> None:
@@ -201,7 +208,10 @@ class HealthCore:
     def on_pong(self, endpoint: str, ping_id: int, now_s: float) -> bool:
         """Does it count?"""
         found = self._all.get(endpoint)
-        if found is None or not found.round_id or not found.round_id <= ping_id <= found.ping_id:
+        asked_s = None if found is None else found.asked.get(ping_id)
+        if found is None or asked_s is None:
+            return False
+        if found.standing is not Standing.GOOD and now_s - asked_s > self.options.interval_s:
             return False
         found.alive_s = now_s
         found.waiting_s = _NEVER_S
@@ -235,35 +245,39 @@ class HealthCore:
 
     def _look_at(self, endpoint: _Endpoint, now_s: float) -> None:
         if endpoint.standing is Standing.ISOLATED:
-            self._ping(endpoint, now_s, opens=True)
+            self._ping(endpoint, now_s)
             endpoint.next_s = now_s + self._jittered(self.options.interval_s, 0.6, 0.9)
         elif endpoint.standing is Standing.SUSPECT:
-            if endpoint.quick_left:
-                self._ping(endpoint, now_s, opens=not endpoint.round_id)
+            if now_s - endpoint.next_s > self.options.quick_s:
+                # It was us who slept: answers may wait to be read, or are too old by now.
+                self._begin_check(endpoint, now_s)
+            elif endpoint.quick_left > 0:
+                self._ping(endpoint, now_s)
                 endpoint.quick_left -= 1
                 endpoint.next_s = now_s + self.options.quick_s
             else:
                 self._judge(endpoint, now_s)
-        elif endpoint.round_id:
+        elif endpoint.asked:
             self._suspect(endpoint, now_s, "a ping was not answered")
         elif now_s >= self._due_s(endpoint):
-            self._ping(endpoint, now_s, opens=True)
+            self._ping(endpoint, now_s)
             endpoint.next_s = now_s + self.options.interval_s
         else:
             self._wait(endpoint, now_s)  # it was heard of since
 
     def _judge(self, endpoint: _Endpoint, now_s: float) -> None:
         """All quick pings of a check are sent, and the last had its time."""
-        if now_s - endpoint.next_s > self.options.quick_s:
-            # It was us who slept, and an answer may wait to be read.
-            self._begin_check(endpoint, now_s)
+        late_s = now_s - endpoint.next_s
+        if late_s > _LATE_PART * self.options.quick_s and endpoint.quick_left == 0:
+            endpoint.quick_left = _READ_FIRST
+            endpoint.next_s = now_s + self.options.quick_s
             return
         endpoint.checks += 1
         if endpoint.checks >= self.options.checks_max:
             if self._isolate(endpoint, now_s):
                 return
             # No room: it stays suspected, and is asked no more often than the isolated.
-            self._ping(endpoint, now_s, opens=True)
+            self._ping(endpoint, now_s)
             endpoint.next_s = now_s + self._jittered(self.options.interval_s, 0.6, 0.9)
             return
         self._begin_check(endpoint, now_s)
@@ -272,10 +286,10 @@ class HealthCore:
         endpoint.standing = Standing.SUSPECT
         endpoint.checks = 1
         endpoint.why = why
+        endpoint.asked.clear()  # an answer to what was asked before proves nothing of now
         self._begin_check(endpoint, now_s)
 
     def _begin_check(self, endpoint: _Endpoint, now_s: float) -> None:
-        endpoint.round_id = 0  # an answer to what was asked before proves nothing of now
         endpoint.quick_left = self.options.quick_pings
         endpoint.next_s = max(now_s, endpoint.pinged_s + self.options.quick_s)
 
@@ -291,7 +305,8 @@ class HealthCore:
         endpoint.standing = Standing.ISOLATED
         endpoint.isolated_s = now_s
         endpoint.until_s = endpoint.next_s = now_s + endpoint.length_s
-        endpoint.round_id = endpoint.quick_left = endpoint.checks = 0
+        endpoint.asked.clear()
+        endpoint.quick_left = endpoint.checks = 0
         self._isolated.add(endpoint.name)
         self._news.append(Isolated(endpoint.name, endpoint.why, endpoint.length_s))
         return True
@@ -305,7 +320,8 @@ class HealthCore:
     def _clear(self, endpoint: _Endpoint, now_s: float) -> None:
         """It is alive: nothing that was missing before counts any more."""
         endpoint.standing = Standing.GOOD
-        endpoint.round_id = endpoint.quick_left = endpoint.checks = 0
+        endpoint.asked.clear()
+        endpoint.quick_left = endpoint.checks = 0
         self._wait(endpoint, now_s)
 
     def _wait(self, endpoint: _Endpoint, now_s: float) -> None:
@@ -323,11 +339,13 @@ class HealthCore:
             return _NEVER_S
         return endpoint.alive_s + 0.5 * self.options.idle_s
 
-    def _ping(self, endpoint: _Endpoint, now_s: float, *, opens: bool) -> None:
+    def _ping(self, endpoint: _Endpoint, now_s: float) -> None:
         endpoint.ping_id += 2
         endpoint.pinged_s = now_s
-        if opens:
-            endpoint.round_id = endpoint.ping_id
+        asked = endpoint.asked
+        while asked and now_s - asked[oldest := next(iter(asked))] > self.options.interval_s:
+            del asked[oldest]
+        asked[endpoint.ping_id] = now_s
         self._news.append(Ping(endpoint.name, endpoint.ping_id))
 
     def _make_room(self, now_s: float) -> None:

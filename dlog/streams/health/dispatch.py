@@ -228,31 +228,44 @@ class Dispatcher:
                 )
         except Refusal as refusal:
             taken, refused = refusal.taken, refusal.why
+            self._on_reply(call.endpoint, taken + 1)
         except TimeoutError:
             return  # the flight knows, by its own clock
         except Exception as error:  # noqa: BLE001 - whatever a transport raises: it was not taken
             _log.debug("%s did not take a call: %s", call.endpoint, error)
             self._on_failure(call.endpoint, str(error) or type(error).__name__)
-        if taken or refused:
-            self._failing_since_s.pop(call.endpoint, None)
-            if prober is not None:
-                prober.replied(call.endpoint)
+        else:
+            self._on_reply(call.endpoint, taken)
         taken = max(0, min(taken, len(call.messages)))
         self._flight.on_answer(call, taken, self._clock.monotonic_s(), refused=refused)
         self._beat.wake()
 
+    def _on_reply(self, endpoint: str, settled: int) -> None:
+        if self._prober is not None:
+            self._prober.replied(endpoint)
+        if settled:
+            self._failing_since_s.pop(endpoint, None)
+        elif self._is_of_no_use(endpoint):
+            self._prove(endpoint, "others are faster")
+
     def _on_failure(self, endpoint: str, why: str) -> None:
-        """One that answers probes and takes nothing for long is of no use all the same."""
-        prober = self._prober
-        if prober is None:
-            return
+        if self._is_of_no_use(endpoint):
+            self._prove(endpoint, why)
+        elif self._prober is not None:
+            self._prober.failed(endpoint, why)
+
+    def _is_of_no_use(self, endpoint: str) -> bool:
+        """One that answers probes and takes nothing for long."""
+        if self._prober is None:
+            return False
         now_s = self._clock.monotonic_s()
         since_s = self._failing_since_s.setdefault(endpoint, now_s)
-        if now_s - since_s < _INTERVALS_OF_FAILURE * prober.core.options.interval_s:
-            prober.failed(endpoint, why)
-        else:
-            del self._failing_since_s[endpoint]
-            prober.proved(endpoint, f"it takes nothing: {why}")
+        return now_s - since_s >= _INTERVALS_OF_FAILURE * self._prober.core.options.interval_s
+
+    def _prove(self, endpoint: str, why: str) -> None:
+        del self._failing_since_s[endpoint]
+        if self._prober is not None:
+            self._prober.proved(endpoint, f"it takes nothing: {why}")
 
     def _on_isolated(self, isolated: frozenset[str]) -> None:
         here = self._routes.now.weights.keys()

@@ -104,7 +104,9 @@ def twemproxy_labels(weights: Mapping[str, int]) -> dict[str, int]:
 
 
 def _labels(name: str, weight: float) -> int:
-    labels = math.floor(weight * _LABELS_OF_WEIGHT_ONE + 1e-9) if weight < RING_POINTS_MAX else 0
+    labels = 0
+    if isinstance(weight, (int, float)) and weight < RING_POINTS_MAX:
+        labels = math.floor(weight * _LABELS_OF_WEIGHT_ONE + 1e-9)
     if labels < 1:  # also what is no number
         least = 1 / _LABELS_OF_WEIGHT_ONE
         raise ConfigError(f"the weight of {name!r} is {least} or more, and not {weight!r}")

@@ -58,7 +58,7 @@ class Router:
         server, and the pins of one, go with it when it leaves."""
         weights = self.weights if servers is None else _weights(servers)
         wanted = self.isolated if isolated is None else frozenset(isolated)
-        away = wanted & weights.keys()
+        away = frozenset(wanted & weights.keys())
         if isolated is not None and wanted - weights.keys():
             raise ConfigError(f"not known here: {', '.join(sorted(wanted - weights.keys()))}")
         pinned = (

@@ -48,4 +48,5 @@ WORLDS: dict[str, RunHistory] = {
     "streams": _world("stream_world:run_stream_history"),
     "log-life-bookies": _world("log_world:run_log_history", ledgers="bookies", life=1.0),
     "streams-config": _world("streams_config:run_config_history"),
+    "streams-health": _world("streams_health:run_health_history"),
 }

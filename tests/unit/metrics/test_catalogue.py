@@ -182,6 +182,7 @@ async def test_everything_that_is_listed_is_told(sim: Simulation) -> None:
     with pytest.raises(dlog.Unavailable):
         await _read_on(late)
     sim.heal()
+    await sim.pass_time(60.0)  # whoever was isolated is used again
     await late.close()
     document = client.config("prod")
     await document.set("writer", {"linger_ms": 0})

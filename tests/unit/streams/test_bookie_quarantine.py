@@ -4,6 +4,8 @@ before it was asked."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,7 @@ from dlog.streams.health.bookies import (
     BookieQuarantine,
 )
 from dlog.streams.health.core import HealthOptions
+from dlog.testing.sim import Simulation, simulate
 from dlog.wire.bookie_codes import BLAMELESS, Answer
 from tests.sim.virtual_loop import LoopClock, pass_time, run_virtually
 from tests.unit.streams.health_tools import Fixed
@@ -255,3 +258,32 @@ async def test_bookies_that_nobody_has_trouble_with_are_never_asked(cluster: Clu
     await pass_time(3600)
     assert not cluster.asked
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@simulate(histories=1, troubles="none")
+async def test_a_bookie_of_a_cluster_is_asked_before_it_is_used_again(sim: Simulation) -> None:
+    """By a real request, over the client as it is: it is down until long after its time is over."""
+    client = sim.connect()
+    log = await client.open_writer("orders")
+    await log.append(b"first")
+    health = log._engine._stores.ledgers._health
+    bookie_id = sorted(sim.cluster.servers)[0]
+    server = sim.cluster.servers[bookie_id]
+    health.note_hung(bookie_id, sim.world.now_ms / 1000)
+    server.stop()
+    for _ in range(3):
+        await sim.pass_time(FIRST_S)
+        assert bookie_id in health._core.isolated
+    sim.heal()
+    await sim.pass_time(BOOKIE_HEALTH.interval_s)
+    assert not health._core.isolated
+    await log.append(b"second")
+    await log.close()
+    await client.close()
+
+
+def test_importing_dlog_loads_nothing_of_it() -> None:
+    command = (
+        "import sys, dlog; sys.exit(any(name.startswith('dlog.streams') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", command], timeout=50).returncode == 0

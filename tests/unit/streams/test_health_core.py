@@ -366,6 +366,22 @@ def test_a_client_that_slept_judges_nobody() -> None:
     assert core.on_pong("a", last + 2, 3600.1)
 
 
+def test_a_client_that_is_late_reads_before_it_judges() -> None:
+    core = new_core(HealthOptions(idle_s=None))
+    core.on_fault("a", 0.0)
+    last = 0
+    for step in range(core.options.quick_pings):
+        last = asked(core, step * QUICK_S)
+    late_s = core.options.quick_pings * QUICK_S + 0.5 * QUICK_S
+    core.pulse(late_s)
+    assert core.isolated == frozenset()
+    again_s = core.next_s()
+    assert again_s <= INTERVAL_S
+    core.pulse(again_s + 0.5 * QUICK_S)  # late again: once is enough
+    assert core.isolated == {"a"}
+    assert not core.on_pong("a", last, again_s + QUICK_S)
+
+
 def test_a_suspect_that_the_cap_spares_is_isolated_when_there_is_room() -> None:
     world = Watched(TWO, EASY)
     world.down = {"a", "b"}
@@ -448,6 +464,17 @@ def test_who_leaves_is_forgotten_and_makes_room_for_nobody_too_many() -> None:
     world.core.keep([], world.now_s)
     assert world.core.isolated == frozenset()
     assert world.core.next_s() == math.inf
+
+
+def test_cl12_who_comes_back_is_not_known_by_what_it_was_asked_before() -> None:
+    core = new_core(HealthOptions(idle_s=None))
+    core.on_fault("a", 0.0)
+    before = asked(core, 0.0)
+    core.keep(["b"], 1.0)
+    core.keep(TWO, 2.0)
+    core.on_fault("a", 2.0)
+    assert asked(core, 2.0) > before
+    assert not core.on_pong("a", before, 2.1)
 
 
 def test_all_are_released() -> None:

@@ -160,8 +160,8 @@ def test_shares_are_what_each_owns_of_the_space(fleet) -> None:
         assert owned.count(name) / len(owned) == pytest.approx(share, abs=0.05)
 
 
-@pytest.mark.parametrize("weight", [0, -1, 0.02, float("nan"), float("inf"), 1e9])
-def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+@pytest.mark.parametrize("weight", [0, -1, 0.02, float("nan"), float("inf"), 1e9, "1", None])
+def test_a_weight_that_is_none_is_refused(weight) -> None:
     with pytest.raises(ConfigError):
         Ring.of({"a": weight})
 

@@ -3,6 +3,8 @@ CL-21."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,32 @@ def test_cl08_callers_see_one_router_or_the_next_never_a_mix() -> None:
     assert routes.now.version == held.version + 1
     assert routes.now.isolated == {"a"}
     assert routes.now.owner_of(KEYS[0]) == "d"
+
+
+def test_cl08_a_change_read_by_other_threads_is_never_half() -> None:
+    """Pins and isolation change together, and nobody sees the one without the other."""
+    routes = Routes(Router.of(FLEET))
+    other = next(name for name in FLEET if name != routes.owner_of(KEYS[0]))
+    states = [{"isolated": {other}, "pins": {}}, {"isolated": (), "pins": {KEYS[0]: other}}]
+    allowed = {(frozenset({other}), routes.owner_of(KEYS[0])), (frozenset(), other)}
+    routes.change(**states[0])
+    seen: set[tuple[frozenset[str], str]] = set()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            router = routes.now
+            seen.add((router.isolated, router.owner_of(KEYS[0])))
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(300):
+        routes.change(**states[turn % 2])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert seen <= allowed
 
 
 def test_cl08_a_router_does_not_change_with_what_it_was_made_of() -> None:
