@@ -367,8 +367,9 @@ class LogMeta:
         """The end, for good. Of a log whose segments are all sealed."""
         self.is_here()
         check(self.state is LogState.OPEN and not self.unsealed, "an end is sealed", self.state)
+        left_by = self.writer or self.left_by
         return dataclasses.replace(
-            self, state=LogState.TERMINATED, writer=None, left_by=self.writer, hand_over=None
+            self, state=LogState.TERMINATED, writer=None, left_by=left_by, hand_over=None
         )
 
     def handed_over(self, to: str | None) -> LogMeta:

@@ -122,7 +122,8 @@ class Lanes:
         self._held: set[int] = set()
         self._first_new: int | None = None  # shards from this number on were made under us
         self._passed: set[int] = set()  # of these, ended: ours, or nobody's
-        self.tried: set[int] = set()  # to open, with an outcome that we may not know
+        # How often we tried to open a shard, with an outcome that we may not know.
+        self.tried: dict[int, int] = {}
 
     def saw(self, meta: StreamMeta) -> None:
         self.meta = meta
@@ -214,7 +215,8 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
             answers.append((yield TellApart(number)))  # noqa: PERF401 - it yields
         others: list[int] = []
         for shard in unseen:
-            if (yield LastWriter(shard.log)) != 0:
+            last = yield LastWriter(shard.log)
+            if not 0 <= last <= lanes.tried.get(shard.number, 0):  # else it was us, or nobody
                 others.append(shard.number)
         refused = _note(lanes, gone, answers, [shard.number for shard in unseen], others)
         if refused:
@@ -276,7 +278,7 @@ def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[
             lanes.lost.add(number)  # somebody was here before us
             return True
     inherited = yield from read_inherited(site, meta, shard)
-    lanes.tried.add(number)
+    lanes.tried[number] = lanes.tried.get(number, 0) + 1
     try:
         yield OpenLane(shard, inherited, point="stream.lane_opened")
     except Unsupported:

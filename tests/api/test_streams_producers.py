@@ -9,6 +9,7 @@ import pytest
 import dlog
 from tests.api.adapter import Api
 from tests.api.streaming import KEYS, P, a_stream, by_key, loaded, read_stream
+from tests.api.waiting import held_at
 
 
 async def _refused(writer: Any, number: int, key: bytes | None) -> None:
@@ -127,11 +128,13 @@ async def test_a_run_with_numbers(api: Api) -> None:
         assert len(await read_stream(stream)) == len(KEYS)
 
 
-async def test_a_number_on_its_way_is_the_same_ticket(api: Api) -> None:
-    async with a_stream(api) as (_, stream):
+async def test_a_number_on_its_way_is_the_same_ticket(file_api: Api) -> None:
+    async with a_stream(file_api) as (_, stream):
         async with stream.open_writer() as writer:
             await writer.append(b"0", key=b"k", producer=(P, 0))
-            tickets = [await writer.submit(b"1", key=b"k", producer=(P, 1)) for _ in range(2)]
+            with held_at("ledger.synced") as disk:
+                tickets = [await writer.submit(b"1", key=b"k", producer=(P, 1)) for _ in range(2)]
+                disk.open()
             ids = {await ticket for ticket in tickets}
             assert len(ids) == 1
             (first,) = ids
