@@ -40,8 +40,12 @@ class StreamDriver(Driver):
             case EndLog(log=log, options=options):
                 return await self._end(log, options)
             case LookForLog(log=log):
-                meta = await self._meta_of(log)
-                if meta.is_removed:
+                try:
+                    meta = await self._meta_of(log)
+                    there = not meta.is_removed
+                except NotFound:
+                    there = False
+                if not there:
                     raise NotFound(f"there is no stream and no log {log!r}", log=log)
                 return of_one_log(log, meta.uid, meta.options)
             case CountNumbers(log=log):
