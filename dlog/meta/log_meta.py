@@ -142,8 +142,9 @@ class LogMeta:
         copy_of, epoch = self.copy_of, self.epoch + 1
         if copy_of is not None and copies is None and copy_of.own_epoch < 0:
             copy_of = dataclasses.replace(copy_of, own_epoch=epoch)
+        mark = writer.claiming(self)
         return dataclasses.replace(
-            self, epoch=epoch, writer=writer, left_by=None, hand_over=None, copy_of=copy_of
+            self, epoch=epoch, writer=mark, left_by=None, hand_over=None, copy_of=copy_of
         )
 
     def listed(self, ledger_id: int) -> LogMeta:

@@ -13,6 +13,7 @@ from dlog.drive import Driver, Stores
 from dlog.effects import Effect
 from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, Unsupported
 from dlog.meta.cas import read_log
+from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
@@ -83,8 +84,9 @@ class StreamDriver(Driver):
         if await self.run(terminate(site)):
             return True
         # Somebody writes it, or died writing it: a new writer decides its end.
-        engine = Engine(self.stores, log, WriterOptions(), new_mark(self.stores, ENDS))
-        engine.name_of = _ending_name
+        mark = new_mark(self.stores, ENDS)
+        ending = _EndingMark(mark.token, mark.name, mark.since_us)
+        engine = Engine(self.stores, log, WriterOptions(), ending)
         try:
             await engine.open(None)
         except Unsupported:
@@ -124,9 +126,15 @@ class StreamDriver(Driver):
         return Numbers(numbers, producers.forgot)
 
 
-def _ending_name(meta: LogMeta) -> str:
-    """Who ends a log says so, with its epoch, and who wrote it last."""
-    return f"{ENDS}{meta.epoch + 1} after {_last_writer(meta)}"
+class _EndingMark(WriterMark):
+    """Who ends a log says so, with its epoch, and who wrote it last: by the list that it claims,
+    since others may end the log at the same time."""
+
+    __slots__ = ()
+
+    def claiming(self, meta: LogMeta) -> WriterMark:
+        name = f"{ENDS}{meta.epoch + 1} after {_last_writer(meta)}"
+        return WriterMark(self.token, name, self.since_us)
 
 
 def _last_writer(meta: LogMeta) -> int:

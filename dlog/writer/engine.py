@@ -33,7 +33,6 @@ from dlog.errors import (
 )
 from dlog.ids import MessageId
 from dlog.meta.listed import WriterMark
-from dlog.meta.log_meta import LogMeta
 from dlog.options import LogOptions, WriterOptions, visible_within_ms
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
@@ -63,7 +62,6 @@ class Engine:
         self.options = options
         self.mark = mark
         self.copies: str | None = None  # uid of the log that it is to go on copying; before `open`
-        self.name_of: Callable[[LogMeta], str] | None = None  # in the mark; before `open`
         self.last_id: MessageId | None = None
         self.rotations = 0
         self.takeover_times = TakeoverTimes()
@@ -123,7 +121,6 @@ class Engine:
             stopwatch,
             None if stood_by is None else stood_by.brings(),
             self.copies,
-            self.name_of,
         )
         timeout_ms = self.options.open_timeout_ms
         self.watch.start()

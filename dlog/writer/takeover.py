@@ -97,17 +97,10 @@ class Opening:
     stopwatch: Stopwatch
     stood_by: StoodBy | None = None
     copies: str | None = None  # uid of the log that this one is a copy of, to be gone on with
-    name_of: Callable[[LogMeta], str] | None = None  # of the mark, where that rests on the claim
 
     @property
     def path(self) -> str:
         return self.layout.log(self.name)
-
-    def claimed(self, meta: LogMeta) -> LogMeta:
-        mark = self.mark
-        if self.name_of is not None:
-            mark = dataclasses.replace(mark, name=self.name_of(meta))
-        return meta.claimed(mark, copies=self.copies)
 
 
 def take_over(opening: Opening) -> Procedure[Opened]:
@@ -261,7 +254,7 @@ def _admit(opening: Opening, seen: _Sight) -> Procedure[bool]:
 def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
     """None when somebody was faster: look again."""
     before = seen.meta
-    claimed = opening.claimed(before)
+    claimed = before.claimed(opening.mark, copies=opening.copies)
     ledger_id = yield from _born(opening, claimed)
     opening.stopwatch.lap("recover")
     wanted = claimed.listed(ledger_id)
@@ -337,7 +330,7 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened | Non
         _refuse_another_log(opening, meta)
         if opening.policy != "always" and _holder(meta) != _holder(seen.meta):
             raise _Overtaken("another writer came in", retry=Retry.AFTER_REOPEN, log=opening.name)
-        return opening.claimed(meta)
+        return meta.claimed(opening.mark, copies=opening.copies)
 
     claiming = change_log(
         opening.path,
