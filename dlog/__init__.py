@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from dlog.streams.document import Shard
     from dlog.streams.places import StreamPosition
     from dlog.streams.reader import FromShard, ShardBatch
-    from dlog.streams.stream import ShardSummary, StreamDescription
+    from dlog.streams.stream import ShardSummary, ShardTail, StreamDescription
     from dlog.sync.client import Client, connect, open_reader, open_standby, open_writer
     from dlog.sync.config import Config, HotConfig
     from dlog.sync.copies import copy_log
@@ -97,7 +97,7 @@ _HOMES = {
     "dlog.streams.document": "Shard",
     "dlog.streams.places": "StreamPosition",
     "dlog.streams.reader": "FromShard ShardBatch",
-    "dlog.streams.stream": "ShardSummary StreamDescription",
+    "dlog.streams.stream": "ShardSummary ShardTail StreamDescription",
     "dlog.sync.client": "Client connect open_reader open_standby open_writer",
     "dlog.sync.config": "Config HotConfig",
     "dlog.sync.copies": "copy_log",
@@ -158,6 +158,7 @@ __all__ = [
     "Shard",
     "ShardBatch",
     "ShardSummary",
+    "ShardTail",
     "Standby",
     "Stream",
     "StreamDescription",

@@ -26,7 +26,7 @@ from dlog.streams.following import Lane, Table
 from dlog.streams.lanes import producer_key
 from dlog.streams.places import StreamPosition
 from dlog.streams.reader import FromShard, ReadingOrder, ShardBatch, StreamStart
-from dlog.streams.stream import StreamDescription
+from dlog.streams.stream import ShardTail, StreamDescription
 from dlog.sync.portal import Answer, Portal
 from dlog.sync.writer import INTERRUPTED_S
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer
@@ -78,6 +78,11 @@ class Stream:
     def shards(self) -> tuple[Shard, ...]:
         """All that are listed, oldest first, those that ended included."""
         return self._portal.run(self._inner.shards())
+
+    def tails(self) -> tuple[ShardTail, ...]:
+        """Where each shard ends now, oldest first: a cut that is right in every key. Shards whose
+        logs are not made yet are left out."""
+        return self._portal.run(self._inner.tails())
 
     def describe(self) -> StreamDescription:
         """Asks each shard's log where it stands."""
