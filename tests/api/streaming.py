@@ -29,11 +29,11 @@ class Load:
         self._numbered = numbered
         self._keys = list(keys)
         self._tickets: list[Any] = []
-        self._stopped = False
+        self.stopped = False
         self._task = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        while not self._stopped:
+        while not self.stopped:
             for key in self._keys:
                 value = b"%d" % self.count
                 producer = (P, self.count) if self._numbered else None
@@ -50,7 +50,7 @@ class Load:
             await self._task
 
     async def stop(self) -> list[dlog.MessageId]:
-        self._stopped = True
+        self.stopped = True
         await self._task
         return [await ticket for ticket in self._tickets]
 
