@@ -61,12 +61,17 @@ if TYPE_CHECKING:
     from dlog.reader.resolve import Never, Present, TooLate, Undecided
     from dlog.reason import Reason, ReasonCode
     from dlog.secret import Secret
+    from dlog.streams.document import Shard
+    from dlog.streams.places import StreamPosition
+    from dlog.streams.reader import FromShard, ShardBatch
+    from dlog.streams.stream import ShardSummary, ShardTail, StreamDescription
     from dlog.sync.client import Client, connect, open_reader, open_standby, open_writer
     from dlog.sync.config import Config, HotConfig
     from dlog.sync.copies import copy_log
     from dlog.sync.jobs import JobSegment
     from dlog.sync.reader import Reader
     from dlog.sync.standby import Standby
+    from dlog.sync.streams import Stream, StreamReader, StreamWriter
     from dlog.sync.writer import Writer
     from dlog.writer.filled import FilledSegment
     from dlog.writer.tickets import IdRun, Ticket
@@ -89,12 +94,17 @@ _HOMES = {
     "dlog.reader.resolve": "Never Present TooLate Undecided",
     "dlog.reason": "Reason ReasonCode",
     "dlog.secret": "Secret",
+    "dlog.streams.document": "Shard",
+    "dlog.streams.places": "StreamPosition",
+    "dlog.streams.reader": "FromShard ShardBatch",
+    "dlog.streams.stream": "ShardSummary ShardTail StreamDescription",
     "dlog.sync.client": "Client connect open_reader open_standby open_writer",
     "dlog.sync.config": "Config HotConfig",
     "dlog.sync.copies": "copy_log",
     "dlog.sync.jobs": "JobSegment",
     "dlog.sync.reader": "Reader",
     "dlog.sync.standby": "Standby",
+    "dlog.sync.streams": "Stream StreamReader StreamWriter",
     "dlog.sync.writer": "Writer",
     "dlog.writer.filled": "FilledSegment",
     "dlog.writer.tickets": "IdRun Ticket",
@@ -119,6 +129,7 @@ __all__ = [
     "FilledSegment",
     "ForkedHandle",
     "FormatError",
+    "FromShard",
     "Handle",
     "HotConfig",
     "IdRun",
@@ -144,7 +155,16 @@ __all__ = [
     "ReasonCode",
     "Retry",
     "Secret",
+    "Shard",
+    "ShardBatch",
+    "ShardSummary",
+    "ShardTail",
     "Standby",
+    "Stream",
+    "StreamDescription",
+    "StreamPosition",
+    "StreamReader",
+    "StreamWriter",
     "TakeoverTimes",
     "Ticket",
     "Timeout",

@@ -6,7 +6,8 @@ async with dlog.aio.open_writer("orders", url="file:./data") as log:
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from dlog.client import Client, connect
 from dlog.copies import copy_log
@@ -22,6 +23,11 @@ from dlog.writer.job_segment import JobSegment
 from dlog.writer.tickets import IdRun, Ticket
 from dlog.writer.writer import Writer
 
+if TYPE_CHECKING:
+    from dlog.streams.reader import StreamReader
+    from dlog.streams.stream import Stream
+    from dlog.streams.writer import StreamWriter
+
 __all__ = [
     "Client",
     "Config",
@@ -30,6 +36,9 @@ __all__ = [
     "JobSegment",
     "Reader",
     "Standby",
+    "Stream",
+    "StreamReader",
+    "StreamWriter",
     "Ticket",
     "Writer",
     "connect",
@@ -38,6 +47,19 @@ __all__ = [
     "open_standby",
     "open_writer",
 ]
+
+_HOMES = {
+    "Stream": "dlog.streams.stream",
+    "StreamReader": "dlog.streams.reader",
+    "StreamWriter": "dlog.streams.writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dlog.aio' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
 
 
 def open_writer(

@@ -24,6 +24,7 @@ COMMANDS = {
     "tail": ("tail", "Print messages: the last ones, a range, since a time, or as they come."),
     "ls": ("list_logs", "List the logs."),
     "create": ("create", "Create a log, with options of its own."),
+    "stream": ("stream", "Streams of shards: make, split, merge, pin, look at them."),
     "describe": ("describe", "Say everything about a log: owner, options, head and tail."),
     "segments": ("segments", "List the segments of a log."),
     "why": ("why", "Say what a log waits for: its writer, ledgers, bookies, metadata."),

@@ -20,7 +20,7 @@ Headers = list[tuple[str, bytes]]
 LINE_BYTES_MAX = 4 * LEDGER_ENTRY_BYTES_MAX
 
 # What `dlog tail -o json` says about a message that only its log can give; a copy gets its own.
-_GIVEN_BY_THE_LOG = frozenset({"id", "seq", "epoch", "timestamp_us", "time"})
+_GIVEN_BY_THE_LOG = frozenset({"id", "seq", "epoch", "shard", "timestamp_us", "time"})
 _UNDERSTOOD = frozenset(
     {"key", "key_base64", "value", "value_base64", "headers", "event_time", "event_time_us"}
 )

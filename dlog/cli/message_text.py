@@ -28,9 +28,10 @@ the event time, %k key, %v value, %K and %V their sizes in bytes, %h headers, %%
 %v{hex} and %v{base64} (also of %k) for bytes; \n \t \\ \0 \xNN."""
 
 
-def json_form(message: Message) -> bytes:
+def json_form(message: Message, *, shard: int | None = None) -> bytes:
     """One JSON object, one line: what `dlog produce --json` reads back."""
-    told: dict[str, Any] = {
+    told: dict[str, Any] = {} if shard is None else {"shard": shard}
+    told |= {
         "id": str(message.id),
         "seq": message.seq,
         "epoch": message.epoch,

@@ -8,13 +8,16 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlog.errors import FormatError
 from dlog.ids import NO_ENTRY, NO_LEDGER
 from dlog.meta.json_fields import flat, the_int, the_value
 
 ANY_TIME = -(1 << 63)  # in microseconds: none is older
+
+if TYPE_CHECKING:
+    from dlog.meta.log_meta import LogMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,10 @@ class WriterMark:
     token: str
     name: str
     since_us: int
+
+    def claiming(self, meta: LogMeta) -> WriterMark:
+        """As it is written down by the claim of a log that looks so."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)

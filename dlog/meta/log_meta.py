@@ -142,8 +142,9 @@ class LogMeta:
         copy_of, epoch = self.copy_of, self.epoch + 1
         if copy_of is not None and copies is None and copy_of.own_epoch < 0:
             copy_of = dataclasses.replace(copy_of, own_epoch=epoch)
+        mark = writer.claiming(self)
         return dataclasses.replace(
-            self, epoch=epoch, writer=writer, left_by=None, hand_over=None, copy_of=copy_of
+            self, epoch=epoch, writer=mark, left_by=None, hand_over=None, copy_of=copy_of
         )
 
     def listed(self, ledger_id: int) -> LogMeta:
@@ -367,8 +368,9 @@ class LogMeta:
         """The end, for good. Of a log whose segments are all sealed."""
         self.is_here()
         check(self.state is LogState.OPEN and not self.unsealed, "an end is sealed", self.state)
+        left_by = self.writer or self.left_by
         return dataclasses.replace(
-            self, state=LogState.TERMINATED, writer=None, left_by=self.writer, hand_over=None
+            self, state=LogState.TERMINATED, writer=None, left_by=left_by, hand_over=None
         )
 
     def handed_over(self, to: str | None) -> LogMeta:

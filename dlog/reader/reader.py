@@ -170,11 +170,15 @@ class Reader:
     async def lag(self) -> Lag:
         """How far behind the tail this reader is: what can be read by now and was not handed out.
         Asks the stores."""
+        return await self.lag_behind(self.position.next_seq)
+
+    async def lag_behind(self, next_seq: int) -> Lag:
+        """The same, for who has not handed on all that this reader handed out."""
         self._check()
         view = SegmentView(self._name, self._stores.layout, tail=self._options.tail)
         now_us = self._stores.clock.wall_us()
         message_bytes = self._watch.message_bytes
-        lag = lag_of(view, self.position.next_seq, now_us, message_bytes)
+        lag = lag_of(view, next_seq, now_us, message_bytes)
         return await look(self._stores, view, lag)
 
     def why(self) -> Reason | None:

@@ -7,7 +7,7 @@ many messages it has, so that an executor delivers them all or fails by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ from dlog.spark.columns import ArrowBatches
 from dlog.spark.options import SourceOptions
 from dlog.spark.places import Place, Places
 from dlog.spark.pushdown import Bounds, narrowed_end, narrowed_start, within
+from dlog.spark.shards import Column, column_of, place_of, tails_of
 
 
 @dataclass
@@ -30,6 +31,7 @@ class RangeShare(InputPartition):  # type: ignore[misc]  # pyspark's base has no
     """One task's share. Names and numbers only."""
 
     range: dlog.LedgerRange
+    column: Column
     access: Access
     columns: tuple[str, ...]
     on_truncated: OnTruncated
@@ -43,7 +45,7 @@ def read(part: InputPartition | None) -> Iterator[Any]:
     wanted = part.range
     client = part.access.connect()
     batches = client.read_range(wanted, on_truncated=part.on_truncated)
-    yield from ArrowBatches(part.columns, wanted.log).of(batches)
+    yield from ArrowBatches(part.columns, part.column).of(batches)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -57,10 +59,19 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         options = self.options
         client = options.access.connect()
-        logs = options.logs or names_matching(client, options.pattern)
-        starts = {log: options.start.of(log) for log in logs}
-        ends = {log: options.end.of(log) for log in logs}
-        check_late_starts(client, starts, options)
+        starts: dict[str, Place] = {}
+        ends: dict[str, Place] = {}
+        for name in options.logs or names_matching(client, options.pattern):
+            shards = tails_of(client, name) if options.logs else ()
+            if not shards:
+                starts[name], ends[name] = options.start.of(name), options.end.of(name)
+                check_late_starts(client, {name: starts[name]}, options)
+                continue
+            start, end = place_of(options.start, name), place_of(options.end, name)
+            check_late_stream(name, shards, start, options)
+            for shard in shards:  # all at one moment: a cut that is right in every key
+                starts[shard.log] = shard.next_seq if start == "latest" else start
+                ends[shard.log] = shard.next_seq if end == "latest" else end
         parts = self._planned(client, starts, ends)
         for part in parts:
             check_uid(part.range.log, part.range.log_uid, options.start)
@@ -74,7 +85,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         if bounds == Bounds():
             return plan(client, options, starts, ends, self._columns)
         for log in list(starts):
-            if not bounds.may_have(log):
+            if not bounds.may_have(*column_of(log, options.logs)):
                 del starts[log], ends[log]
         less = {
             log: narrowed_start(start, bounds, client.admin.status(log).head_seq)
@@ -126,7 +137,16 @@ def plan(
     )
     if bounds is not None:
         ranges = within(ranges, bounds)
-    return [RangeShare(each, options.access, columns, options.on_truncated) for each in ranges]
+    return [
+        RangeShare(
+            each,
+            column_of(each.log, options.logs),
+            options.access,
+            columns,
+            options.on_truncated,
+        )
+        for each in ranges
+    ]
 
 
 def check_uid(log: str, uid: str, places: Places) -> None:
@@ -150,7 +170,21 @@ def check_late_starts(
         if isinstance(start, datetime):
             last_time_us = client.admin.status(log).last_time_us
             if last_time_us is None or last_time_us < datetime_us(start):
-                raise ConfigError(
-                    f"log {log!r} has nothing from {start.isoformat()} on "
-                    "(startingOffsetsByTimestampStrategy=latest begins at its tail then)"
-                )
+                raise _too_late(log, start)
+
+
+def check_late_stream(
+    name: str, shards: Sequence[dlog.ShardTail], start: Place, options: SourceOptions
+) -> None:
+    """As that, for all shards together."""
+    if options.late_start == "latest" or not isinstance(start, datetime):
+        return
+    if all((shard.last_time_us or -1) < datetime_us(start) for shard in shards):
+        raise _too_late(name, start)
+
+
+def _too_late(name: str, start: datetime) -> ConfigError:
+    return ConfigError(
+        f"log {name!r} has nothing from {start.isoformat()} on "
+        "(startingOffsetsByTimestampStrategy=latest begins at its tail then)"
+    )

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from dlog import MessageBatch
 from dlog.errors import ConfigError
 from dlog.spark.options import Shape
+from dlog.spark.shards import Column
 
 BATCH_BYTES = 1 << 20  # from a tenth of this to ten times, Spark takes all sizes alike
 BATCH_ROWS = 16_384
@@ -45,19 +46,19 @@ _TIME = pa.timestamp("us", tz="UTC")
 class _Column:
     kind: DataType
     arrow: Any
-    of_batch: Callable[[MessageBatch, Any, str], Any]
-    """From the messages of an entry, its Arrow arrays, and the name of the log."""
+    of_batch: Callable[[MessageBatch, Any, Column], Any]
+    """From the messages of an entry, its Arrow arrays, and whose they are."""
 
 
 def _same(number: Callable[[MessageBatch], int], kind: Any) -> Callable[..., Any]:
-    def column(batch: MessageBatch, _: Any, log: str) -> Any:
+    def column(batch: MessageBatch, _: Any, of: Column) -> Any:
         return pa.array(numpy.full(len(batch), number(batch), dtype=kind.to_pandas_dtype()))
 
     return column
 
 
 def _run(first: Callable[[MessageBatch], int], kind: Any) -> Callable[..., Any]:
-    def column(batch: MessageBatch, _: Any, log: str) -> Any:
+    def column(batch: MessageBatch, _: Any, of: Column) -> Any:
         start = first(batch)
         return pa.array(numpy.arange(start, start + len(batch), dtype=kind.to_pandas_dtype()))
 
@@ -65,10 +66,10 @@ def _run(first: Callable[[MessageBatch], int], kind: Any) -> Callable[..., Any]:
 
 
 def _stored(name: str) -> Callable[..., Any]:
-    return lambda batch, arrays, log: arrays.column(name)
+    return lambda batch, arrays, of: arrays.column(name)
 
 
-def _headers(batch: MessageBatch, arrays: Any, log: str) -> Any:
+def _headers(batch: MessageBatch, arrays: Any, of: Column) -> Any:
     """A message without any has none, as in Kafka's source."""
     lists = arrays.column("headers")
     if len(lists.values) == 0:
@@ -82,8 +83,12 @@ def _headers(batch: MessageBatch, arrays: Any, log: str) -> Any:
     return pyarrow.compute.if_else(none, pa.scalar(None, _HEADERS), renamed)
 
 
-def _log(batch: MessageBatch, _: Any, log: str) -> Any:
-    return pa.repeat(pa.scalar(log, pa.string()), len(batch))
+def _log(batch: MessageBatch, _: Any, of: Column) -> Any:
+    return pa.repeat(pa.scalar(of.topic, pa.string()), len(batch))
+
+
+def _shard(batch: MessageBatch, _: Any, of: Column) -> Any:
+    return pa.array(numpy.full(len(batch), of.shard, dtype=numpy.int32))
 
 
 _LONG, _INT = pa.int64(), pa.int32()
@@ -91,7 +96,7 @@ _COLUMNS: dict[str, _Column] = {
     "key": _Column(BinaryType(), pa.binary(), _stored("key")),
     "value": _Column(BinaryType(), pa.binary(), _stored("value")),
     "topic": _Column(StringType(), pa.string(), _log),
-    "partition": _Column(IntegerType(), _INT, _same(lambda batch: 0, _INT)),
+    "partition": _Column(IntegerType(), _INT, _shard),
     "offset": _Column(LongType(), _LONG, _run(lambda batch: batch.first_seq, _LONG)),
     "timestamp": _Column(TimestampType(), _TIME, _stored("timestamp")),
     "timestampType": _Column(IntegerType(), _INT, _same(lambda batch: LOG_APPEND_TIME, _INT)),
@@ -134,9 +139,9 @@ def names_of(schema: StructType) -> tuple[str, ...]:
 class ArrowBatches:
     """Messages of one log, entry by entry, as record batches with these columns."""
 
-    def __init__(self, names: tuple[str, ...], log: str) -> None:
+    def __init__(self, names: tuple[str, ...], column: Column) -> None:
         self._names = names
-        self._log = log
+        self._column = column
         self._columns = [_COLUMNS[name] for name in names]
         self._schema = pa.schema([(name, _COLUMNS[name].arrow) for name in names])
 
@@ -166,7 +171,7 @@ class ArrowBatches:
 
     def _arrays(self, batch: MessageBatch) -> list[Any]:
         stored = batch.to_arrow()
-        return [column.of_batch(batch, stored, self._log) for column in self._columns]
+        return [column.of_batch(batch, stored, self._column) for column in self._columns]
 
     def _together(self, batches: list[MessageBatch]) -> list[Any]:
         """By lists: a handful of Python operations for a message, and none for an array of few."""
@@ -174,8 +179,8 @@ class ArrowBatches:
         made: dict[str, Callable[[], list[Any]]] = {
             "key": lambda: [message.key for message in messages],
             "value": lambda: [message.value for message in messages],
-            "topic": lambda: [self._log] * len(messages),
-            "partition": lambda: [0] * len(messages),
+            "topic": lambda: [self._column.topic] * len(messages),
+            "partition": lambda: [self._column.shard] * len(messages),
             "offset": lambda: [message.seq for message in messages],
             "timestamp": lambda: [message.timestamp_us for message in messages],
             "timestampType": lambda: [LOG_APPEND_TIME] * len(messages),

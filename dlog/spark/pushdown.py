@@ -88,12 +88,11 @@ class Bounds:
                 return replace(self, ledgers=self.ledgers.and_of(given, _is_number))
         return self
 
-    def may_have(self, log: str) -> bool:
-        if self.shards.low is not None and self.shards.low > 0:
+    def may_have(self, topic: str, shard: int) -> bool:
+        low, high = self.shards.low, self.shards.high
+        if (low is not None and low > shard) or (high is not None and high < shard):
             return False
-        if self.shards.high is not None and self.shards.high < 0:
-            return False
-        return self.logs is None or log in self.logs
+        return self.logs is None or topic in self.logs
 
 
 def _texts(given: Filter) -> frozenset[str] | None:

@@ -45,6 +45,7 @@ import dlog
 from dlog.chance import SYSTEM_CHANCE
 from dlog.errors import AlreadyExists, ConfigError, DlogError, NotFound, Unsupported
 from dlog.spark.options import SinkOptions
+from dlog.spark.shards import refuse_streams
 
 _PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _KINDS: Mapping[str, tuple[DataType, ...]] = {
@@ -208,6 +209,7 @@ class _Segments:
 
     def _made(self, log: str) -> Any:
         codec = self._options.codec
+        refuse_streams(self._client, log)
         try:
             return self._client.admin.open_segment(log, job=self._job, codec=codec)
         except NotFound:
@@ -272,6 +274,7 @@ class _Turns:
             ticket.result()
 
     def _opened(self, log: str) -> Any:
+        refuse_streams(self._client, log)
         return self._client.open_writer(
             log,
             create=self._options.creates,

@@ -3,7 +3,8 @@ an offset is the seqs of its logs, with the uid of each: `{"orders": {"0": 123, 
 
 A batch is planned from two such offsets alone, so that a batch that is run again after a crash has
 the same messages. Taking over, rotating and losing bookies changes nothing in it; what was
-truncated under it is an error, or with `failOnDataLoss=false` left out. With a `group` the query
+truncated under it is an error, or with `failOnDataLoss=false` left out. Of a stream of shards each
+shard's log has its seq. With a `group` the query
 holds what it has not yet committed: no policy truncates it, and `dlog hold` shows where it stands.
 """
 
@@ -30,6 +31,7 @@ from dlog.spark import batch
 from dlog.spark.admission import Part, fitting, is_enough, shares
 from dlog.spark.options import SourceOptions
 from dlog.spark.places import SHARD, UID, Place
+from dlog.spark.shards import OVER, PARENTS, may_begin, place_of, tails_of
 
 Offset = dict[str, dict[str, Any]]
 _PARTS_OF_A_BATCH = 16  # how fine a bound on bytes is cut
@@ -57,6 +59,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         options, client = self._options, self._client()
         found: Offset = {}
         for log in self._logs():
+            shards = self._shards(log)
+            if shards:
+                start = place_of(options.start, log)
+                batch.check_late_stream(log, shards, start, options)
+                for shard in shards:
+                    seq = self._seq_of(client, shard.log, start, shard)
+                    found[shard.log] = _at(seq, shard.uid, is_over=_is_end(shard, seq))
+                continue
             start = options.start.of(log)
             batch.check_late_starts(client, {log: start}, options)
             status = client.admin.status(log)
@@ -93,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._target = self._tails()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        return self._patiently(self._tails, self._last_seen)
+        return self._patiently(lambda: _plain(self._tails()), self._last_seen)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         self._patiently(lambda: self._hold(start), None)
@@ -105,10 +115,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         available: dict[str, int] = {}
         for log, end in ends.items():
             begin = _begin(start, log, end)
-            available[log] = max(0, end[SHARD] - begin)
+            available[log] = max(0, end[SHARD] - begin) if may_begin(end, start, ends) else 0
             behind.setdefault(log, _at(begin, end[UID]))
         for log in sorted(start.keys() - ends.keys()):
             told = f"log {log!r}, which this query read, is not there any more"
+            if start[log].get(OVER):  # a shard that was trimmed after it was read to its end
+                del behind[log]
+                continue
             if self._options.on_truncated == "raise":
                 raise Truncated(told, log=log)
             _log.warning("%s (failOnDataLoss=false)", told)
@@ -123,8 +136,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if total:
             self._last_batch_s = self._clock.monotonic_s()
         for log, count in taken.items():
-            if count:
-                behind[log] = _at(_begin(start, log, ends[log]) + count, ends[log][UID])
+            end = ends[log]
+            seq = _begin(start, log, end) + count
+            is_over = bool(end.get(OVER)) and seq >= end[SHARD] and may_begin(end, start, ends)
+            if count or (is_over and not behind[log].get(OVER)):
+                behind[log] = _at(seq, end[UID], is_over=is_over)
             elif log not in start:
                 del behind[log]  # a log that is new and gives nothing yet
         return dict(sorted(behind.items()))
@@ -159,14 +175,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         found: Offset = {}
         for log in self._logs():
             try:
+                shards = self._shards(log)
+                for shard in shards:
+                    at = _at(shard.next_seq, shard.uid, is_over=shard.is_over)
+                    found[shard.log] = {**at, PARENTS: shard.parents}
+                if shards:
+                    continue
                 status = client.admin.status(log)
             except NotFound:
                 if self._options.pattern is None:
                     raise
                 continue  # it was removed while we looked
             found[log] = _at(status.next_seq, status.uid)
-        self._last_seen = dict(sorted(found.items()))
-        return self._last_seen
+        self._last_seen = _plain(dict(sorted(found.items())))
+        return found
+
+    def _shards(self, name: str) -> tuple[dlog.ShardTail, ...]:
+        """Of a stream; none of a plain log."""
+        return tails_of(self._client(), name) if self._options.logs else ()
 
     def _logs(self) -> tuple[str, ...]:
         options = self._options
@@ -256,8 +282,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return otherwise
 
 
-def _at(seq: int, uid: str) -> dict[str, Any]:
-    return {SHARD: seq, UID: uid}
+def _at(seq: int, uid: str, *, is_over: bool = False) -> dict[str, Any]:
+    at: dict[str, Any] = {SHARD: seq, UID: uid}
+    return {**at, OVER: True} if is_over else at
+
+
+def _is_end(shard: dlog.ShardTail, seq: int) -> bool:
+    return shard.is_over and seq >= shard.next_seq
+
+
+def _plain(tails: Offset) -> Offset:
+    """As Spark may see it."""
+    return {log: _at(tail[SHARD], tail[UID]) for log, tail in tails.items()}
 
 
 def _begin(start: Offset, log: str, end: Mapping[str, Any]) -> int:

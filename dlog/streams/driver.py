@@ -13,6 +13,7 @@ from dlog.drive import Driver, Stores
 from dlog.effects import Effect
 from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, Unsupported
 from dlog.meta.cas import read_log
+from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
@@ -40,8 +41,12 @@ class StreamDriver(Driver):
             case EndLog(log=log, options=options):
                 return await self._end(log, options)
             case LookForLog(log=log):
-                meta = await self._meta_of(log)
-                if meta.is_removed:
+                try:
+                    meta = await self._meta_of(log)
+                    there = not meta.is_removed
+                except NotFound:
+                    there = False
+                if not there:
                     raise NotFound(f"there is no stream and no log {log!r}", log=log)
                 return of_one_log(log, meta.uid, meta.options)
             case CountNumbers(log=log):
@@ -79,15 +84,13 @@ class StreamDriver(Driver):
         if await self.run(terminate(site)):
             return True
         # Somebody writes it, or died writing it: a new writer decides its end.
-        mark = new_mark(self.stores, _ending_name(meta))
-        engine = Engine(self.stores, log, WriterOptions(), mark)
+        mark = new_mark(self.stores, ENDS)
+        ending = _EndingMark(mark.token, mark.name, mark.since_us)
+        engine = Engine(self.stores, log, WriterOptions(), ending)
         try:
             await engine.open(None)
         except Unsupported:
             return False  # terminated meanwhile
-        if engine.core.epoch != meta.epoch + 1:  # there was another writer between
-            await engine.close(Ending.CLOSE)
-            return False
         failure = await engine.close(Ending.TERMINATE)
         if failure is not None:
             raise failure.again()
@@ -123,9 +126,15 @@ class StreamDriver(Driver):
         return Numbers(numbers, producers.forgot)
 
 
-def _ending_name(meta: LogMeta) -> str:
-    """Who ends a log says so, with its epoch, and who wrote it last."""
-    return f"{ENDS}{meta.epoch + 1} after {_last_writer(meta)}"
+class _EndingMark(WriterMark):
+    """Who ends a log says so, with its epoch, and who wrote it last: by the list that it claims,
+    since others may end the log at the same time."""
+
+    __slots__ = ()
+
+    def claiming(self, meta: LogMeta) -> WriterMark:
+        name = f"{ENDS}{meta.epoch + 1} after {_last_writer(meta)}"
+        return WriterMark(self.token, name, self.since_us)
 
 
 def _last_writer(meta: LogMeta) -> int:

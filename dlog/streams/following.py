@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -84,7 +85,8 @@ class Table(NamedTuple):
     known: dict[bytes, Lane]  # of keys that came by
     refusal: DlogError | None = None
 
-    def lane_of(self, key: bytes) -> Lane:
+    def find(self, key: bytes) -> Lane | None:
+        """None where the key belongs to a shard of somebody else."""
         lane = self.known.get(key)
         if lane is not None:
             return lane
@@ -92,14 +94,19 @@ class Table(NamedTuple):
             raise self.refusal.again()
         if self.routes is None:
             raise Conflict("the stream is terminated; nothing was sent", retry=Retry.NEVER)
-        number = self.routes.owner_of(key)
-        found = self.lanes.get(number)
-        if found is None:
-            raise _not_ours(number)
-        if len(self.known) >= limits.STREAM_KEYS_KNOWN:
-            self.known.clear()
-        self.known[key] = found
+        found = self.lanes.get(self.routes.owner_of(key))
+        if found is not None:
+            if len(self.known) >= limits.STREAM_KEYS_KNOWN:
+                self.known.clear()
+            self.known[key] = found
         return found
+
+    def lane_of(self, key: bytes) -> Lane:
+        lane = self.find(key)
+        if lane is None:
+            assert self.routes is not None
+            raise _not_ours(self.routes.owner_of(key))
+        return lane
 
 
 def _not_ours(number: int) -> DlogError:
@@ -173,10 +180,56 @@ class Following:
 
     async def abandon(self) -> None:
         """Close at once, without waiting for anything that is on its way."""
-        self._closed = True
-        for lane in self.lanes.values():
-            lane.writer._engine.abandon(WriterClosed("given up", log=lane.shard.log))
+        self.let_go(WriterClosed("given up"))
         await _close_all(self.lanes.values())
+
+    def let_go(self, error: DlogError) -> None:
+        """End all lanes now: what is on its way is told this error."""
+        self._closed = True
+        self.refuse_new(error.again(outcome=Outcome.NOT_HAPPENED))
+        if self.moving is not None:
+            self.moving.cancel()
+        for lane in self.all_lanes:
+            lane.writer._engine.abandon(error)
+        self._fail_left(error)
+
+    def drop(self, error: DlogError) -> None:
+        """Nobody holds the writer any more. From any thread."""
+        for lane in self.all_lanes:
+            lane.writer._closed = True  # its own warning would say the same again
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and everything with it
+            self._loop.call_soon_threadsafe(self.let_go, error)
+
+    @property
+    def all_lanes(self) -> list[Lane]:
+        return [*self.lanes.values(), *self.lost.values()]
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages taken and not acknowledged; roughly, from any thread."""
+        lanes = list(self.lanes.values())
+        moving = [b for lane in lanes if lane.death for b in (*lane.death.sent, *lane.death.left)]
+        return sum(lane.writer._engine.unacknowledged for lane in lanes) + sum(
+            len(batch.values) for batch in moving if not batch.done
+        )
+
+    def _fail_left(self, error: DlogError) -> None:
+        """What was on its way from lanes that died to those that follow."""
+        self.core.left = ()
+        for lane in self.lanes.values():
+            if lane.death is None:
+                continue
+            _, sent, left = lane.death
+            lane.death = _Death(lane.death.error, [], [])
+            whole = [[b for b in each if not b.done and b.moved is None] for each in (sent, left)]
+            fail_batches(error, *whole)
+            for batch in (*sent, *left):
+                if batch.done or batch.moved is None:
+                    continue
+                for idx, ticket in enumerate(batch.moved):
+                    if ticket is None:
+                        batch.moved[idx] = self._failed_ticket(error.again(outcome=Outcome.UNKNOWN))
+                resolve_when_done(batch, batch.moved)
 
     # --- when a lane dies
 
@@ -188,11 +241,15 @@ class Following:
             lane.death = _Death(error, [], [])
             return
         self.core.dead.add(lane.shard.number)
+        self.look_again()
+
+    def look_again(self) -> asyncio.Task[None]:
+        """At the newest list: what is ours may be more than we know."""
         if self.moving is None:
             self.moving = self._loop.create_task(self._move())
+        return self.moving
 
     async def _move(self) -> None:
-        self.moves += 1
         until_s = self._stores.clock.monotonic_s() + self._options.open_timeout_ms / 1000
         attempt = 0
         try:
@@ -203,7 +260,7 @@ class Following:
                         return
                 except DlogError as error:
                     attempt += 1
-                    late = self._stores.clock.monotonic_s() > until_s
+                    late = self._closed or self._stores.clock.monotonic_s() > until_s
                     if error.retry is Retry.NEVER or late:
                         self._give_up(error)
                         return
@@ -238,6 +295,9 @@ class Following:
         mark = new_mark(self._stores, options.owner)
         engine = Engine(self._stores, shard.log, options, mark)
         await engine.open(self._log_options)
+        if self._closed:  # meanwhile, without waiting for us
+            engine.abandon(WriterClosed("given up", log=shard.log))
+            raise WriterClosed("given up", log=shard.log)
         writer = Writer(engine, Looks(self._stores, shard.log))
         lane = Lane(shard, inherited, writer)
         engine.heir = lambda error, sent, left: self._died(lane, error, sent, left)
@@ -303,7 +363,7 @@ class Following:
                     lane.inherited.refuse_known(route, *left.producer)
                 ticket = await self._offer(lane, left)
             except DlogError as error:
-                if lane.death is not None:
+                if lane.death is not None and not self._closed:
                     blocked.add(lane.shard.number)
                     rest.append(left)
                     continue
@@ -341,6 +401,13 @@ class Following:
         for batch, tickets in batches.values():
             resolve_when_done(batch, tickets)
 
+    def raise_untold(self) -> None:
+        """An error of a message that is in no shard, if nobody was told yet."""
+        for batch in self.failed:
+            if batch.error is not None and not batch.error_seen:
+                batch.error_seen = True
+                raise batch.error.again()
+
     def _failed_ticket(self, error: DlogError) -> Ticket:
         batch = Batch([None], 0)
         batch.resolve(error)
@@ -358,8 +425,10 @@ class Following:
             lane.death = _Death(lane.death.error, [], [])
 
     def publish(self) -> None:
-        for number in [n for n in self.lanes if n not in self.core.opened]:
+        gone = [number for number in self.lanes if number not in self.core.opened]
+        for number in gone:
             del self.lanes[number]
+        self.moves += bool(gone)
         if self._refusal is None:
             self.table = self._new_table()
 
@@ -430,7 +499,7 @@ def resolve_when_done(batch: Batch, tickets: Sequence[Ticket]) -> None:
 
 
 async def _room(lane: Lane) -> None:
-    await lane.writer._room(None)
+    await lane.writer.wait_room(None)  # also with on_full='raise': these were taken before
 
 
 class _LaneDriver(StreamDriver):

@@ -122,7 +122,8 @@ class Lanes:
         self._held: set[int] = set()
         self._first_new: int | None = None  # shards from this number on were made under us
         self._passed: set[int] = set()  # of these, ended: ours, or nobody's
-        self.tried: set[int] = set()  # to open, with an outcome that we may not know
+        # How often we tried to open a shard, with an outcome that we may not know.
+        self.tried: dict[int, int] = {}
 
     def saw(self, meta: StreamMeta) -> None:
         self.meta = meta
@@ -208,26 +209,50 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
             break
         seen = yield from end_before(site, seen, (*gone, *(shard.number for shard in unseen)))
         lanes.saw(seen.meta)
-        told: list[Sequence[Left]] = []
+        # Had one of these failed, all are told apart again: so nothing is noted before the last.
+        answers: list[Told] = []
         for number in gone:
-            left, was_last = yield TellApart(number)
-            lanes.forget(number)
-            if was_last:
-                told.append(left)
-            else:  # somebody had it after us: what follows it is theirs
-                lanes.lost.add(number)
-                yield Refuse(tuple(left))
+            answers.append((yield TellApart(number)))  # noqa: PERF401 - it yields
+        others: list[int] = []
         for shard in unseen:
-            if (yield LastWriter(shard.log)) == 0:
-                lanes.passed(shard.number)
-            else:
-                lanes.lost.add(shard.number)
-        lanes.left = tuple(in_order([*told, lanes.left]))
+            last = yield LastWriter(shard.log)
+            if not 0 <= last <= lanes.tried.get(shard.number, 0):  # else it was us, or nobody
+                others.append(shard.number)
+        refused = _note(lanes, gone, answers, [shard.number for shard in unseen], others)
+        if refused:
+            yield Refuse(refused)
         if not (yield from _open_all(lanes, site, seen)):
             continue  # one of them was sealed meanwhile: where its keys go, the list says
         if lanes.left:
             lanes.left = yield from _send_on(lanes)
     yield Publish()
+
+
+def _note(
+    lanes: Lanes,
+    gone: Sequence[int],
+    answers: Sequence[Told],
+    unseen: Sequence[int],
+    others: Sequence[int],
+) -> tuple[Left, ...]:
+    """What became of shards that ended; the messages that are not ours to send on. `others` of the
+    `unseen` were somebody else's."""
+    told: list[Sequence[Left]] = []
+    refused: list[Left] = []
+    for number, (left, was_last) in zip(gone, answers, strict=True):
+        lanes.forget(number)
+        if was_last:
+            told.append(left)
+        else:  # somebody had it after us: what follows it is theirs
+            lanes.lost.add(number)
+            refused.extend(left)
+    for number in unseen:
+        if number in others:
+            lanes.lost.add(number)
+        else:
+            lanes.passed(number)
+    lanes.left = tuple(in_order([*told, lanes.left]))
+    return tuple(refused)
 
 
 def _open_all(lanes: Lanes, site: Site, seen: SeenStream) -> Procedure[bool]:
@@ -255,7 +280,7 @@ def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[
             lanes.lost.add(number)  # somebody was here before us
             return True
     inherited = yield from read_inherited(site, meta, shard)
-    lanes.tried.add(number)
+    lanes.tried[number] = lanes.tried.get(number, 0) + 1
     try:
         yield OpenLane(shard, inherited, point="stream.lane_opened")
     except Unsupported:

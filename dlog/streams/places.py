@@ -15,7 +15,7 @@ from typing import Any
 
 from dlog.errors import ConfigError, FormatError, Truncated
 from dlog.ids import Position
-from dlog.streams.document import Shard, StreamMeta
+from dlog.streams.document import Shard, ShardState, StreamMeta
 
 POSITION_TEXT_MAX = 1 << 20
 
@@ -172,3 +172,12 @@ class ReadOrder:
             child.number not in self._begun and child.number not in self._done
             for child in self.meta.children(number)
         )
+
+
+def ends_are_looked_for(meta: StreamMeta) -> list[tuple[Shard, ...]]:
+    """Shards in groups, in the order in which to look where each ends for who reads them all up to
+    there, whatever follows what: children before their parents. So what is seen of a child has, in
+    its parents, everything that came before it. What ended already can be looked at any time."""
+    sealed = [s for s in reversed(meta.shards) if s.state is ShardState.SEALED]
+    ended = tuple(s for s in meta.shards if s.state is ShardState.ENDED)
+    return [meta.open_shards, *((shard,) for shard in sealed), ended]

@@ -12,14 +12,14 @@ import contextlib
 import os
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from dlog import limits
 from dlog.admin.status import LogStatus, status_of
-from dlog.clock import datetime_us, us_datetime
+from dlog.clock import datetime_us
 from dlog.drive import Closeable, Stores
 from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound, ReaderClosed, Timeout
 from dlog.ids import Position
@@ -27,7 +27,6 @@ from dlog.options import ReaderOptions
 from dlog.reader.feed import look
 from dlog.reader.lag import Lag
 from dlog.reader.message import Message, MessageBatch
-from dlog.reader.places import Start
 from dlog.reader.reader import Reader
 from dlog.reader.segments import SegmentView
 from dlog.reason import Reason
@@ -36,12 +35,11 @@ from dlog.streams.driver import StreamDriver
 from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
 from dlog.streams.places import ReadOrder, StreamPosition
 from dlog.streams.reshard import Site, read_stream
+from dlog.streams.sources import End, Reading, Source
 from dlog.together import together
 
 ReadingOrder = Literal["arrival", "time"]
 StreamStart = str | StreamPosition | datetime
-BATCHES_AHEAD = 2  # of each shard, beside what its reader has read ahead
-LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
 LOOKS_AT_ONCE = 16
 
 
@@ -57,32 +55,6 @@ class ShardBatch(NamedTuple):
 
     shard: int
     batch: MessageBatch
-
-
-class _End(NamedTuple):
-    """Where reading without `follow` ends in a shard, and whether more may come there later."""
-
-    seq: int
-    is_final: bool
-
-
-class _Source:
-    """One shard that is being read."""
-
-    def __init__(self, shard: Shard) -> None:
-        self.shard = shard
-        self.reader: Reader | None = None
-        self.log_uid = ""
-        self.ready: deque[MessageBatch] = deque()
-        self.error: BaseException | None = None
-        self.is_over = False
-        self.task: asyncio.Task[None] | None = None
-        self.room = asyncio.Event()
-        self.room.set()
-
-    @property
-    def at_tail(self) -> bool:
-        return self.reader is None or (not self.ready and self.reader.at_tail)
 
 
 class StreamReader:
@@ -108,12 +80,15 @@ class StreamReader:
         self._only = None if shards is None else tuple(shards)
         self._merge: Order = Arrival() if order == "arrival" else ByTime(patience_ms * 1000)
         self._order: ReadOrder | None = None
-        self._sources: dict[int, _Source] = {}
-        self._ends: dict[int, _End] | None = None
+        self._sources: dict[int, Source] = {}
+        self._ends: dict[int, End] | None = None
         self._finished: set[int] = set()  # read up to where this reading ends
+        self._spent: list[Reader] = []  # of shards that were read to their end; to be closed
+        self._ended = False  # some were, and what follows them may begin
         self._rest: deque[FromShard] = deque()
         self._news = asyncio.Event()
         self._client: Closeable | None = None
+        self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
@@ -205,15 +180,15 @@ class StreamReader:
             found.update(await together(*map(status, some)))
         return found
 
-    async def _look_for_ends(self, meta: StreamMeta) -> dict[int, _End]:
+    async def _look_for_ends(self, meta: StreamMeta) -> dict[int, End]:
         """At each shard, at whatever moment. One that may get more is not read to its end, so
         nothing of what follows it is read: a key has no gap."""
-        ends: dict[int, _End] = {}
+        ends: dict[int, End] = {}
         for number, status in (await self._statuses(meta.shards)).items():
             if status is None:
-                ends[number] = _End(0, is_final=False)
+                ends[number] = End(0, is_final=False)
             else:
-                ends[number] = _End(status.next_seq, status.state == "terminated")
+                ends[number] = End(status.next_seq, status.state == "terminated")
         return ends
 
     @property
@@ -248,8 +223,15 @@ class StreamReader:
     async def lag(self) -> dict[int, Lag]:
         """How far behind the tail each shard is that is being read. Asks the stores."""
         self._check()
-        readers = {n: s.reader for n, s in self._sources.items() if s.reader is not None}
-        lags = await together(*(reader.lag() for reader in readers.values()))
+        begun = {} if self._order is None else self._order.reading
+        readers = {
+            number: source.reader
+            for number, source in self._sources.items()
+            if source.reader is not None and number in begun
+        }
+        lags = await together(
+            *(reader.lag_behind(begun[number].next_seq) for number, reader in readers.items())
+        )
         return dict(zip(readers, lags, strict=True))
 
     def why(self) -> dict[int, Reason]:
@@ -263,16 +245,14 @@ class StreamReader:
     async def __aiter__(self) -> AsyncIterator[FromShard]:
         while True:
             while self._rest:
-                yield self._hand_out()
-            if not await self._fill():
+                yield self.hand_out()
+            if not await self.fill():
                 return
 
     async def batches(self) -> AsyncIterator[ShardBatch]:
         """Messages as they lie in entries, fast. A batch counts as handed out when it is
         yielded."""
-        while self._rest:
-            raise ConfigError("messages of a batch are left: hand them out one by one first")
-        while (chosen := await self._next()) is not None:
+        while (chosen := await self.next_batch()) is not None:
             yield chosen
 
     async def read(self, max_messages: int = 1000, timeout: float | None = None) -> list[FromShard]:
@@ -283,17 +263,23 @@ class StreamReader:
         if not self._rest:
             try:
                 async with asyncio.timeout(timeout):
-                    await self._fill()
+                    await self.fill()
             except TimeoutError as error:
                 if isinstance(error, Timeout):
                     raise
                 return []
         taken: list[FromShard] = []
         while self._rest and len(taken) < max_messages:
-            taken.append(self._hand_out())
+            taken.append(self.hand_out())
         return taken
 
-    def _hand_out(self) -> FromShard:
+    @property
+    def has_rest(self) -> bool:
+        """Messages wait to be handed out one by one."""
+        return bool(self._rest)
+
+    def hand_out(self) -> FromShard:
+        self._check()
         each = self._rest.popleft()
         message = each.message
         self._delivered(each.shard, message.seq + 1, message)
@@ -306,7 +292,7 @@ class StreamReader:
         uid = source.log_uid if source is not None else self._order.reading[number].log_uid
         self._order.delivered(number, Position(uid, next_seq, after))
 
-    async def _fill(self) -> bool:
+    async def fill(self) -> bool:
         """Messages of one batch wait to be handed out; False at the end."""
         while not self._rest:
             chosen = await self._choose()
@@ -316,7 +302,10 @@ class StreamReader:
             self._rest.extend(FromShard(number, message) for message in batch.to_pylist())
         return True
 
-    async def _next(self) -> ShardBatch | None:
+    async def next_batch(self) -> ShardBatch | None:
+        """None at the end."""
+        if self._rest:
+            raise ConfigError("messages of a batch are left: hand them out one by one first")
         chosen = await self._choose()
         if chosen is not None:
             self._delivered(chosen.shard, chosen.batch.last_seq + 1, chosen.batch)
@@ -367,25 +356,27 @@ class StreamReader:
         order = self._order
         assert order is not None
         over = [n for n, source in self._sources.items() if source.is_over and not source.ready]
-        if not over:
-            return
-        ended = False
         for number in over:
             source = self._sources[number]
             if source.error is not None:
                 continue
             del self._sources[number]
             if source.reader is not None:
-                await source.reader.close()
+                self._spent.append(source.reader)
             end = None if self._ends is None else self._ends.get(number)
             if end is not None and not end.is_final:
                 self._finished.add(number)
                 continue
             order.end(number)
-            ended = True
-        if ended:
+            self._ended = True
+        # From here on it may be cut short, or fail: the next call goes on with it.
+        while self._spent:
+            await self._spent[-1].close()
+            self._spent.pop()
+        if self._ended:
             if self._ends is None:
                 order.saw(await self._read_meta())
+            self._ended = False
             self._begin_ready()
 
     def _begin_ready(self) -> None:
@@ -399,7 +390,7 @@ class StreamReader:
                 if number in self._sources or number in self._finished:
                     continue
                 if self._ends is not None:
-                    end = self._ends.get(number, _End(0, is_final=False))
+                    end = self._ends.get(number, End(0, is_final=False))
                     if end.seq == 0:
                         if end.is_final:
                             order.end(number)
@@ -410,78 +401,19 @@ class StreamReader:
                 self._start(shard, None)
 
     def _start(self, shard: Shard, at: Position | None) -> None:
-        source = _Source(shard)
-        self._sources[shard.number] = source
-        source.task = asyncio.get_running_loop().create_task(self._pump(source, at))
-
-    async def _pump(self, source: _Source, at: Position | None) -> None:
-        await self._tell(source, self._read_all(source, at))
-
-    async def _read_all(self, source: _Source, at: Position | None) -> None:
-        reader = await self._open_shard(source, at)
-        if reader is not None:
-            await self._drain(source, reader)
-
-    async def _drain(self, source: _Source, reader: Reader) -> None:
-        async for batch in reader.batches():
-            source.ready.append(batch)
-            self._news.set()
-            if len(source.ready) >= BATCHES_AHEAD:
-                source.room.clear()
-                await source.room.wait()
-
-    async def _tell(self, source: _Source, reading: Coroutine[Any, Any, None]) -> None:
-        """How it ended, whoever reads is told."""
-        try:
-            await reading
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            source.error = error
-        finally:
-            source.is_over = True
-            self._news.set()
-
-    async def _open_shard(self, source: _Source, at: Position | None) -> Reader | None:
-        """None where reading ends before it begins."""
         order = self._order
         assert order is not None
-        number = source.shard.number
-        start: Start = "earliest"
-        if at is not None:
-            start = at
-        elif order.since_us is not None:
-            start = us_datetime(order.since_us)
-        end = None if self._ends is None else self._ends.get(number)
-        if end is not None and at is not None and at.next_seq >= end.seq:
-            return None
-        reader = Reader(self._stores, source.shard.log, self._options)
-        source.reader = reader
-        while True:
-            try:
-                await reader.seek(start, end=None if end is None else end.seq)
-                break
-            except NotFound:
-                if self._ends is not None or at is not None:
-                    raise
-                path = self._stores.layout.log(source.shard.log)
-                async with self._stores.meta.watch(path) as watch:
-                    await watch.wait(LOOK_AGAIN_MS)
-        here = reader.position
-        source.log_uid = here.log_uid
-        order.begin(number, here)
-        return reader
+        reading = Reading(self._stores, self._options, order, self._ends, self._news)
+        source = self._sources[shard.number] = Source(shard, reading)
+        source.start(at)
 
     async def skip(self, shard: int) -> None:
         """Go on behind the entry of this shard that could not be decoded and just raised."""
         self._check()
         source = self._sources.get(shard)
-        if source is None or source.reader is None or source.error is None:
-            raise ConfigError(f"skip() goes past an entry that just raised; shard {shard} has none")
-        await source.reader.skip()
-        source.error, source.is_over = None, False
-        going_on = self._tell(source, self._drain(source, source.reader))
-        source.task = asyncio.get_running_loop().create_task(going_on)
+        if source is None:
+            raise ConfigError(f"shard {shard} of stream {self.stream!r} is not being read")
+        await source.skip()
 
     # --- life
 
@@ -501,9 +433,9 @@ class StreamReader:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for source in self._sources.values():
-                if source.reader is not None:
-                    await source.reader.close()
+            left = [s.reader for s in self._sources.values() if s.reader is not None]
+            for reader in (*self._spent, *left):
+                await reader.close()
         finally:
             if self._client is not None:
                 await self._client.close()
@@ -513,6 +445,15 @@ class StreamReader:
             raise ForkedHandle("this reader was made before a fork; open one in this process")
         if self._closed:
             raise ReaderClosed(f"this reader of stream {self.stream!r} is closed")
+
+    def drop(self) -> None:
+        """Stop without waiting: for a reader that nobody holds any more."""
+        self._closed = True
+        for reader in self._spent:
+            reader._closed = True
+            reader._feed.abandon()
+        for source in self._sources.values():
+            source.drop()
 
     async def __aenter__(self) -> StreamReader:
         return self
@@ -526,13 +467,14 @@ class StreamReader:
         await self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or os.getpid() != self._pid or not self._sources:
+        if getattr(self, "_closed", True) or os.getpid() != self._pid or self._loop.is_closed():
             return
-        warnings.warn(
-            f"a reader of stream {self.stream!r} was dropped without close()",
-            ResourceWarning,
-            stacklevel=2,
-        )
+        self.drop()
+        warnings.warn(self.dropped, ResourceWarning, stacklevel=2)
+
+    @property
+    def dropped(self) -> str:
+        return f"a reader of stream {self.stream!r} was dropped without close()"
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"shards {list(self.shards)}"

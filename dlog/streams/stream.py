@@ -31,6 +31,7 @@ from dlog.streams.document import (
     shard_log,
 )
 from dlog.streams.driver import StreamDriver
+from dlog.streams.places import ends_are_looked_for
 from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
 from dlog.streams.reshard import (
     SeenStream,
@@ -67,6 +68,21 @@ class ShardSummary:
     head_seq: int | None
     bytes: int
     writer: str | None
+    last_time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTail:
+    """Where a shard ended when it was looked at. What is seen of a shard has, in those before it,
+    all that came before."""
+
+    number: int
+    log: str
+    uid: str
+    parents: tuple[str, ...]  # logs of the listed shards before it
+    head_seq: int
+    next_seq: int
+    is_over: bool  # nothing more can come
     last_time_us: int | None
 
 
@@ -163,6 +179,31 @@ class Stream:
         """All that are listed, oldest first, those that ended included."""
         shards: tuple[Shard, ...] = (await self._run(read_stream)).meta.shards
         return shards
+
+    async def tails(self) -> tuple[ShardTail, ...]:
+        """Where each shard ends now, oldest first: a cut that is right in every key. Shards whose
+        logs are not made yet are left out."""
+        stores = await self._get_stores(False)
+        meta = (await StreamDriver(stores).run(read_stream(self._site(stores)))).meta
+        logs = {shard.number: shard.log for shard in meta.shards}
+        found: dict[int, ShardTail] = {}
+        for group in ends_are_looked_for(meta):
+            for first in range(0, len(group), limits.STREAM_LOOKS_AT_ONCE):
+                some = group[first : first + limits.STREAM_LOOKS_AT_ONCE]
+                statuses = await together(*(_status(stores, shard.log) for shard in some))
+                for shard, status in zip(some, statuses, strict=True):
+                    if status is not None:
+                        found[shard.number] = ShardTail(
+                            shard.number,
+                            shard.log,
+                            status.uid,
+                            tuple(logs[n] for n in shard.parents if n in logs),
+                            status.head_seq,
+                            status.next_seq,
+                            status.state == "terminated",
+                            status.last_time_us,
+                        )
+        return tuple(found[number] for number in sorted(found))
 
     async def describe(self) -> StreamDescription:
         """Asks each shard's log where it stands."""

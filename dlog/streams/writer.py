@@ -9,6 +9,7 @@ there, so a change is a pause for the keys that it concerns, and for no others.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 from collections.abc import Iterable
@@ -39,6 +40,8 @@ from dlog.streams.reshard import Site
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer
 from dlog.writer.tickets import Ticket
 from dlog.writer.writer import within
+
+_log = logging.getLogger("dlog.streams")
 
 
 class StreamWriter:
@@ -176,16 +179,17 @@ class StreamWriter:
         if producer is None:
             table = self._following.table
             if key is not None:
-                lane = table.known.get(key) or table.lane_of(key)
+                lane = table.known.get(key) or table.find(key)
             else:
                 lane = self._following.next_lane(table)
-            try:
-                ticket = lane.offer(value, key, headers, event_time)
-                if ticket is not None:
-                    return ticket
-            except DlogError as error:
-                if not self._is_moving(lane, error):
-                    raise
+            if lane is not None:
+                try:
+                    ticket = lane.offer(value, key, headers, event_time)
+                    if ticket is not None:
+                        return ticket
+                except DlogError as error:
+                    if not self._is_moving(lane, error):
+                        raise
         return await self._submit(value, key, headers, event_time, producer, timeout)
 
     async def _submit(
@@ -202,9 +206,18 @@ class StreamWriter:
         numbered = None if producer is None else as_producer(producer)
         if numbered is not None and key is None:
             route = producer_key(*numbered)
+        has_looked = False
         while True:
             table = self._following.table
-            lane = self._following.next_lane(table) if route is None else table.lane_of(route)
+            lane = self._following.next_lane(table) if route is None else table.find(route)
+            if lane is None:
+                assert route is not None
+                if has_looked:
+                    lane = table.lane_of(route)  # it says whose it is
+                else:
+                    has_looked = True
+                    await self.look_again(self._left(deadline))
+                    continue
             if numbered is not None and route is not None and lane.inherited:
                 lane.inherited.refuse_known(route, *numbered)
             try:
@@ -236,7 +249,7 @@ class StreamWriter:
         deadline = self._deadline(timeout)
         first = None if producer is None else as_producer(producer)
         tickets: list[Ticket] = []
-        for index, (value, key, pairs) in enumerate(_rows(values, keys, headers)):
+        for index, (value, key, pairs) in enumerate(rows(values, keys, headers)):
             numbered = None if first is None else (first[0], first[1] + index)
             tickets.append(
                 await self.submit(
@@ -247,19 +260,25 @@ class StreamWriter:
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
-        deadline = self._deadline(timeout)
+        deadline, following = self._deadline(timeout), self._following
+        if following.table.refusal is not None:
+            raise following.table.refusal.again()
         while True:
-            table, moving = self._following.table, self._following.moving
-            if moving is not None:
-                await within(deadline, asyncio.shield(moving), timeout)
+            if following.moving is not None:
+                await within(deadline, asyncio.wait([following.moving]), timeout)
                 continue
-            flushes = [lane.writer.flush(timeout=self._left(deadline)) for lane in table.all]
-            answers = await asyncio.gather(*flushes, return_exceptions=True)
-            errors = [answer for answer in answers if isinstance(answer, BaseException)]
-            if table is self._following.table and self._following.moving is None:
-                for error in errors:
-                    raise error
-                return
+            moves, lanes = following.moves, following.all_lanes
+            flushes = asyncio.gather(
+                *(lane.writer._engine.flush() for lane in lanes), return_exceptions=True
+            )
+            answers = await within(deadline, flushes, timeout)
+            if moves != following.moves or following.moving is not None:
+                continue
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            following.raise_untold()
+            return
 
     async def resolve(self, token: Token) -> Resolved:
         """What became of a message by its token, in the shard that it was sent to first. `Never`
@@ -281,9 +300,24 @@ class StreamWriter:
             return
         if self._ending is None:
             self._ending = self._loop.create_task(self._shut_down())
-        failure = await within(self._deadline(timeout), asyncio.shield(self._ending), timeout)
+        ending = self._ending
+        try:
+            failure = await within(self._deadline(timeout), asyncio.shield(ending), timeout)
+        except Timeout:
+            self.let_go(WriterClosed(f"{self.stream!r} was closed before all was acknowledged"))
+            ending.cancel()  # it lets go by itself: the caller's time is over
+            raise
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if ending.cancelled() and (caller is None or not caller.cancelling()):
+                return  # not us: somebody else who waited for the end had a time-out
+            raise
         if failure is not None:
             raise failure
+
+    def let_go(self, error: DlogError) -> None:
+        self._closed = True
+        self._following.let_go(error)
 
     async def _shut_down(self) -> DlogError | None:
         self._following.refuse_new(WriterClosed(f"this writer of {self.stream!r} is closed"))
@@ -311,14 +345,26 @@ class StreamWriter:
         except DlogError as second:
             error.add_note(f"closing the writer failed, too: {second}")
 
-    def __del__(self) -> None:
-        if getattr(self, "_closed", True) or os.getpid() != self._pid or not self._following.lanes:
-            return
-        warnings.warn(
-            f"a writer of stream {self.stream!r} was dropped without close()",
-            ResourceWarning,
-            stacklevel=2,
+    def drop(self) -> str:
+        """Nobody closed it: let go, and tell what that costs. From any thread."""
+        self._closed = True
+        count = self._following.unacknowledged
+        self._following.drop(WriterClosed(f"the writer of stream {self.stream!r} was dropped"))
+        return self.dropped(count)
+
+    def dropped(self, count: int) -> str:
+        what = (
+            f"a writer of stream {self.stream!r} was dropped without close(): "
+            f"{count} messages were not acknowledged"
         )
+        if count > 0:  # a ResourceWarning is shown to developers only
+            _log.warning(what)
+        return what
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or os.getpid() != self._pid:
+            return
+        warnings.warn(self.drop(), ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"shards {list(self.shards)}"
@@ -329,12 +375,25 @@ class StreamWriter:
 
     # --- inside
 
+    def may_have_moved(self, error: DlogError) -> bool:
+        """Whether a lane that refuses so may have ended, to go on in others. From any thread."""
+        return error.handle is Handle.DEAD and error.outcome is Outcome.NOT_HAPPENED
+
+    async def until_moved(
+        self, table: Table, lane: Lane, error: DlogError, timeout: float | None
+    ) -> None:
+        """For a caller on another thread that was refused: behind the turn in which the lane died,
+        which is when all is known of it. Raises the refusal if it was for good."""
+        if not self._is_moving(lane, error):
+            raise error
+        await self._until_moved(table, self._deadline(timeout), timeout)
+
     def _is_moving(self, lane: Lane, error: DlogError) -> bool:
         """Whether this refusal is that of a lane which ended, and may go on in others."""
         if os.getpid() != self._pid:
             raise ForkedHandle("this writer was made before a fork; open one in this process")
-        dead = error.handle is Handle.DEAD and error.outcome is Outcome.NOT_HAPPENED
-        return dead and not lane.is_lost and not self._closed and lane.death is not None
+        is_dead = self.may_have_moved(error) and lane.death is not None
+        return is_dead and not lane.is_lost and not self._closed
 
     async def _until_moved(
         self, table: Table, deadline: float | None, timeout: float | None
@@ -344,8 +403,18 @@ class StreamWriter:
         moving = self._following.moving
         if moving is None:
             raise Broken(f"a lane of stream {self.stream!r} died, and nobody looks after it")
+        await self._wait_for(moving, deadline, timeout)
+
+    async def look_again(self, timeout: float | None) -> None:
+        """For a key that is not ours, as far as we know: one that came to us by a merge, with a
+        shard that was idle, is."""
+        await self._wait_for(self._following.look_again(), self._deadline(timeout), timeout)
+
+    async def _wait_for(
+        self, moving: asyncio.Task[None], deadline: float | None, timeout: float | None
+    ) -> None:
         try:
-            await within(deadline, asyncio.shield(moving), timeout)
+            await within(deadline, asyncio.wait([moving]), timeout)
         except Timeout as late:
             raise late.again(outcome=Outcome.NOT_HAPPENED) from late.__cause__
 
@@ -356,7 +425,7 @@ class StreamWriter:
         return None if deadline is None else max(0.0, deadline - self._loop.time())
 
 
-def _rows(
+def rows(
     values: Iterable[bytes | None],
     keys: Iterable[bytes | None] | None,
     headers: Iterable[HeadersArg | None] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlog import client as aio
 from dlog import uri
@@ -44,6 +44,10 @@ from dlog.sync.portal import Portal
 from dlog.sync.reader import Reader
 from dlog.sync.standby import Standby
 from dlog.sync.writer import Writer
+
+if TYPE_CHECKING:
+    from dlog.streams.document import Routing
+    from dlog.sync.streams import Stream
 
 
 class Client:
@@ -117,6 +121,38 @@ class Client:
                 count.take(batch)
                 yield batch
             count.end()
+
+    # --- streams
+
+    def stream(self, name: str) -> Stream:
+        """Shards that act as one log. A plain log is a stream of one shard."""
+        from dlog.sync.streams import Stream
+
+        return Stream(self._inner.stream(name), self._portal)
+
+    def create_stream(
+        self,
+        name: str,
+        *,
+        shards: int = 1,
+        routing: Routing = "ranges",
+        pins: Mapping[bytes, int] | None = None,
+        weights: Sequence[int] | None = None,
+        **log_options: Any,
+    ) -> Stream:
+        """A new stream of so many shards. A key goes to the shard that has its hash in its range
+        (`routing="ranges"`, which can be split and merged), or by consistent hashing of all shards,
+        with `weights` if wanted (`"ketama"`); one in `pins` to the shard named there.
+        `log_options` are those of the logs that the shards are. `AlreadyExists` if there is one."""
+        making = self._inner.create_stream(
+            name, shards=shards, routing=routing, pins=pins, weights=weights, **log_options
+        )
+        self._portal.run(making)
+        return self.stream(name)
+
+    def streams(self, prefix: str = "") -> list[str]:
+        """The names of streams that begin with `prefix`. A plain log is not among them."""
+        return self._portal.run(self._inner.streams(prefix))
 
     def resolve(self, name: str, token: Token) -> Resolved:
         """What became of the message of a `ticket.token` (or of an `error.token`): `Present(id)`,

@@ -353,6 +353,9 @@ class Writer:
     async def _room(self, deadline: float | None) -> None:
         if self._engine.options.on_full == "raise":
             raise window_full()
+        await self.wait_room(deadline)
+
+    async def wait_room(self, deadline: float | None) -> None:
         batcher = self._engine.batcher
         loop = asyncio.get_running_loop()
         arrived = loop.create_future()

@@ -16,7 +16,10 @@ from typing import Any
 import dlog
 from dlog.sync.client import Admin, Client
 
-_WRAPPED = (dlog.Writer, dlog.Reader, dlog.Standby, dlog.JobSegment, Client, Admin)
+_WRAPPED = (
+    *(dlog.Writer, dlog.Reader, dlog.Standby, dlog.JobSegment, Client, Admin),
+    *(dlog.Stream, dlog.StreamWriter, dlog.StreamReader),
+)
 _END = object()
 
 
@@ -83,6 +86,8 @@ class OnThread:
         def call(*args: Any, **kwargs: Any) -> Any:
             if name in ("batches", "read_range"):
                 return _each(found(*args, **kwargs))
+            if name in ("stream", "shard_of"):  # they wait for nothing in either API
+                return _wrap(found(*args, **kwargs))
             return _Call(on_thread(found, *args, **kwargs))
 
         return call

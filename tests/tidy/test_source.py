@@ -56,6 +56,9 @@ BANNED_WORDS = set(
 )
 BANNED_EXCEPTIONS = {
     "dlog/reader/arrow.py:record_batch": "the word is Arrow's",
+    "dlog/streams/stream.py:trim": "whole shards, over and empty; what lies in logs is truncated",
+    "dlog/sync/streams.py:trim": "the same",
+    "dlog/cli/commands/stream.py:trim": "the same",
     "dlog/spark/batch.py:partitions": "the word is Spark's",
     "dlog/spark/stream.py:partitions": "the word is Spark's",
     "dlog/cli/diagnostics.py:record": "the parameter is named by logging.Handler.emit",

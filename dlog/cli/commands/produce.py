@@ -7,25 +7,26 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dlog.cli import message_input
 from dlog.cli.failures import FAILED, Told, describe, say
 from dlog.cli.shared import Settings, common_options
+from dlog.cli.stream_messages import is_stream
 from dlog.errors import DlogError, TooLarge
 
 if TYPE_CHECKING:
-    from dlog import MessageId, Ticket, Writer
+    from dlog import Client, MessageId, StreamWriter, Ticket, Writer
 
 
 INTERRUPTED_S = 10.0  # after Ctrl-C: how long what was read may take to be acknowledged
 
 
 class Tally:
-    """What was handed over and what is acknowledged. Tickets resolve in order, so only those still
-    open are kept; the writer's window bounds how many."""
+    """What was handed over and what is acknowledged. Tickets of a log resolve in order, so only
+    those still open are kept; the writer's window bounds how many."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -98,6 +99,8 @@ def command(
 ) -> None:
     """Append messages to LOG: each line of FILES, or of standard input.
 
+    LOG may be a stream: a key goes to the shard that has it, what has none to each shard in turn.
+
     A JSON object has value (text, or null for a tombstone) and may have key, headers (an object or
     a list of pairs), event_time (ISO 8601) or event_time_us; bytes that are not text go as
     value_base64, key_base64 and {"base64": …} in a header. What `dlog tail -o json` prints is
@@ -116,14 +119,8 @@ def command(
         raise click.UsageError(str(error)) from None
     drafts = _drafts(files or ("-",), as_json, whole, key_separator)
     with settings.connect() as client:
-        with client.open_writer(
-            log,
-            create=not no_create,
-            takeover=takeover,
-            owner=owner,
-            codec=codec,
-            linger_ms=linger_ms,
-        ) as writer:
+        how = {"takeover": takeover, "owner": owner, "codec": codec, "linger_ms": linger_ms}
+        with _writer(client, log, not no_create, how) as writer:
             tally = Tally()
             try:
                 _send(writer, drafts, extra, tally, sync and not quiet, sync)
@@ -145,6 +142,14 @@ def command(
         if tally.last_id is not None and not sync:
             click.echo(str(tally.last_id))
         say(tally.told())
+
+
+def _writer(
+    client: Client, log: str, create: bool, options: dict[str, Any]
+) -> Writer | StreamWriter:
+    if is_stream(client, log):
+        return client.stream(log).open_writer(**options)
+    return client.open_writer(log, create=create, **options)
 
 
 def _drafts(
@@ -171,7 +176,7 @@ def _drafts(
 
 
 def _send(
-    writer: Writer,
+    writer: Writer | StreamWriter,
     drafts: Iterator[message_input.Draft],
     extra: message_input.Headers,
     tally: Tally,

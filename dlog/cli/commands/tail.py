@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ import click
 from dlog.cli import message_text
 from dlog.cli.failures import say
 from dlog.cli.shared import Settings, common_options
+from dlog.cli.stream_messages import Sharded, is_stream, stream_runs
 from dlog.cli.window import SEQS, Window, window_of, window_options
 from dlog.errors import Truncated
 
@@ -77,6 +78,9 @@ def command(
 ) -> None:
     r"""Print messages of LOG: its last ones, or those that the options choose.
 
+    Of a stream: of all its shards, the oldest message first. Seqs and ids are of one log; so
+    name a shard (NAME/0) for --seqs and --from.
+
     Text shows bytes that a terminal would obey as escapes; JSON is lossless; hex is for looking;
     raw is the exact bytes. --grep (a regular expression over the bytes of the value) chooses among
     the messages that the other options let through.
@@ -103,10 +107,13 @@ def command(
         wanted = Wanted(window, LAST_DEFAULT if count is None else count, None)
     pattern = _pattern(grep)
     with settings.connect() as client:
-        chosen = _chosen(client, log, wanted, follow)
         out = sys.stdout.buffer
-        for run in chosen:
-            out.write(b"".join([form(each) for each in run if _matches(pattern, each)]))
+        for run in _chosen(client, log, wanted, follow):
+            shown = [(shard, each) for shard, each in run if _matches(pattern, each)]
+            if output == "json":
+                out.write(b"".join([message_text.json_form(e, shard=n) for n, e in shown]))
+            else:
+                out.write(b"".join([form(each) for _, each in shown]))
             out.flush()
 
 
@@ -144,8 +151,11 @@ def _matches(pattern: re.Pattern[bytes] | None, message: Message) -> bool:
     return message.value is not None and pattern.search(message.value) is not None
 
 
-def _chosen(client: Client, log: str, wanted: Wanted, follow: bool) -> Iterator[list[Message]]:
+def _chosen(client: Client, log: str, wanted: Wanted, follow: bool) -> Iterator[Sequence[Sharded]]:
     """Runs of the messages that are wanted; each run is printed and flushed before the next."""
+    if is_stream(client, log):
+        yield from stream_runs(client, log, wanted.window, wanted.last, wanted.count, follow)
+        return
     left = wanted.count
     with _reader(client, log, wanted, follow) as reader:
         while left is None or left > 0:
@@ -154,7 +164,7 @@ def _chosen(client: Client, log: str, wanted: Wanted, follow: bool) -> Iterator[
             if not run:  # the end: without --follow, or of what --until and A:B let through
                 return
             left = None if left is None else left - len(run)
-            yield run
+            yield [(None, message) for message in run]
 
 
 def _reader(client: Client, log: str, wanted: Wanted, follow: bool) -> Reader:

@@ -1,0 +1,116 @@
+"""The order of reading: pure, over random histories of changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog.errors import ConfigError, FormatError, Truncated
+from dlog.ids import Position
+from dlog.streams.document import StreamMeta
+from dlog.streams.places import ReadOrder, StreamPosition
+from tests.unit.streams.histories import fresh, history
+
+RANDOM = st.randoms(use_true_random=False)
+
+
+def _at(number: int, seq: int = 0) -> Position:
+    return Position(f"log {number}", seq, None)
+
+
+def _last(random: Any, changes: int = 12) -> StreamMeta:
+    *_, meta = history(random.randrange, changes)
+    return meta
+
+
+@given(RANDOM)
+def test_a_shard_is_read_when_all_before_it_are(random: Any) -> None:
+    """Whatever is read first, and wherever another reader goes on in between: each shard is read
+    once, and never before one that stands before it."""
+    meta = _last(random)
+    order = ReadOrder(meta, StreamPosition(meta.uid), only=None)
+    read: list[int] = []
+    while not order.is_over:
+        for shard in order.ready():
+            order.begin(shard.number, _at(shard.number))
+        number = sorted(order.reading)[random.randrange(len(order.reading))]
+        assert {s.number for s in meta.before((number,))} - {number} <= set(read)
+        order.end(number)
+        read.append(number)
+        if random.randrange(3) == 0:
+            again = StreamPosition.parse(order.position.to_text())
+            assert again == order.position
+            order = ReadOrder(meta, again, only=None)
+    assert sorted(read) == [shard.number for shard in meta.shards]
+
+
+@given(RANDOM)
+def test_a_place_tells_no_more_than_it_must(random: Any) -> None:
+    """Of what is done only what no shard that was begun tells: so places do not grow with the
+    history."""
+    meta = _last(random)
+    order = ReadOrder(meta, StreamPosition(meta.uid), only=None)
+    while not order.is_over:
+        for shard in order.ready():
+            order.begin(shard.number, _at(shard.number))
+        for number in sorted(order.reading):
+            if not meta.shard(number).is_open:
+                order.end(number)
+        if all(meta.shard(number).is_open for number in order.reading) and not order.ready():
+            break
+    assert set(order.position.shards) == {shard.number for shard in meta.open_shards}
+    assert order.position.done == frozenset()
+
+
+def test_some_shards_alone_do_not_wait_for_others() -> None:
+    meta = fresh(2).split("s", 0, [5], "t").merged("s", [3, 1], "u")
+    order = ReadOrder(meta, StreamPosition(meta.uid), only=[0, 4])
+    assert [shard.number for shard in order.ready()] == [0, 4]
+
+
+def test_what_was_trimmed_is_told_or_skipped() -> None:
+    before = fresh(2).split("s", 0, [5], "t")
+    at = StreamPosition("uid", {0: _at(0, 3), 1: _at(1, 5)})
+    meta = before.ended([0]).forgotten([0])
+    with pytest.raises(Truncated, match=r"\[0\]"):
+        ReadOrder(meta, at, only=None).refuse_forgotten()
+    order = ReadOrder(meta, at, only=None)
+    assert order.skip_forgotten() == [0]
+    assert [shard.number for shard in order.ready()] == [2, 3]
+    assert list(order.reading) == [1]
+
+
+def test_a_place_of_another_stream_is_refused() -> None:
+    with pytest.raises(ConfigError, match="made anew"):
+        ReadOrder(fresh(), StreamPosition("another"), only=None)
+
+
+def test_the_text_of_a_place() -> None:
+    at = StreamPosition("uid", {10: _at(10), 2: _at(2, 7)}, frozenset((4, 1)), 99)
+    text = at.to_text()
+    assert StreamPosition.parse(text) == at
+    assert text.index('"10"') < text.index('"2"')
+    assert '"done":[1,4]' in text
+    assert "since_us" not in dataclasses.replace(at, since_us=None).to_text()
+    good = '{"stream":"u","shards":{},"done":[]}'
+    assert StreamPosition.parse(good) == StreamPosition("u")
+    for wrong in (
+        "x",
+        "[]",
+        "[" * 10_000,
+        good.replace("[]", "[-1]"),
+        good.replace("[]", "[true]"),
+        good.replace('"u"', "1"),
+        good.replace("{}", '{"a":1}'),
+        good.replace("{}", '{"1":{}}'),
+        good.replace("}", ',"more":1}', 1),
+        good[:-1] + ',"more":1}',
+        good[:-1] + ',"since_us":"1"}',
+        " " * (2 << 20),
+    ):
+        with pytest.raises(FormatError):
+            StreamPosition.parse(wrong)
