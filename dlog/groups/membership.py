@@ -1,0 +1,317 @@
+"""A worker among others: it registers, renews, and knows until when nobody can have taken it for
+dead; and it looks after a few neighbours, and buries those that renew no more.
+
+Steady state costs a worker one write and `neighbours` reads per renewal, however many shards and
+workers there are: each watches the next few in a ring, and all of them only when one of those
+is late. Whoever is buried learns it by its next renewal; others learn it from the list of workers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dlog import limits
+from dlog.errors import DlogError
+from dlog.groups.asks import Ask, Bury, LookAtWorker, Register, Renew
+from dlog.groups.expiry import Expiry
+from dlog.groups.presence import SeenWorker
+from dlog.groups.view import WorkerId
+from dlog.groups.workers import WorkerNode
+
+LATE_RENEWALS = 2.5  # after so many times the interval, a neighbour is late
+
+
+class Phase(enum.Enum):
+    JOINING = "joining"
+    PROVING = "proving"  # registered; nothing is claimed before the first renewal
+    MEMBER = "member"
+    LOST = "lost"  # somebody took us for dead
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """`margin` is for clocks that run apart: of two, one may be faster by half of it. `force_s`:
+    how long a victim may take to hand a shard over before it is fenced; None: as long as it
+    lives. `trusts_name`: no other process goes by our name, so whatever is left of it is dead."""
+
+    timeout_s: float = limits.GROUP_TIMEOUT_MS_DEFAULT / 1000
+    margin: float = 0.05
+    flush_s: float = limits.GROUP_FLUSH_MS_DEFAULT / 1000
+    force_s: float | None = limits.GROUP_TIMEOUT_MS_DEFAULT / 1000
+    neighbours: int = limits.GROUP_NEIGHBOURS
+    moves_at_once: int = limits.GROUP_MOVES_AT_ONCE
+    slack: int = 0
+    trusts_name: bool = False
+    is_job: bool = False
+
+    @property
+    def renew_s(self) -> float:
+        """In less than half a time-out, so that one renewal may get lost."""
+        return self.timeout_s / 4
+
+    @property
+    def replan_s(self) -> float:
+        return self.timeout_s * 2
+
+    @property
+    def retry_s(self) -> float:
+        return self.timeout_s / 16
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    look_s: float
+    looked_s: float | None = None
+
+
+@dataclass(slots=True)
+class Membership:
+    me: WorkerId
+    options: GroupOptions
+    now_s: float
+    domain: str | None = None
+    phase: Phase = Phase.JOINING
+    seen: SeenWorker | None = None
+    confirmed_s: float | None = None
+    others: dict[WorkerId, WorkerNode] = field(default_factory=dict)
+    is_stale: bool = False
+    """Our node says something else than is so."""
+    wanted: set[str] = field(default_factory=set)
+    """What others asked us to look at, and we did not yet."""
+    _done: set[str] = field(default_factory=set)
+    _counter: int = 0
+    _renew_at_s: float = 0.0
+    _neighbours: dict[WorkerId, _Neighbour] = field(default_factory=dict)
+    _under_way: set[object] = field(default_factory=set)
+    _expiry: Expiry = field(init=False)
+    _is_anybody_late: bool = False
+
+    def __post_init__(self) -> None:
+        self._expiry = Expiry(self.options.timeout_s)
+        self._renew_at_s = self.now_s
+
+    @property
+    def is_member(self) -> bool:
+        return self.phase is Phase.MEMBER
+
+    @property
+    def deadline_s(self) -> float:
+        """Until then nobody can have taken us for dead, by our own clock: it counts from when we
+        sent the last renewal that was confirmed, and others count from when they saw it."""
+        if self.confirmed_s is None or self.phase is Phase.LOST:
+            return float("-inf")
+        return self.confirmed_s + self.options.timeout_s * (1 - self.options.margin)
+
+    @property
+    def is_renewing(self) -> bool:
+        return "renew" in self._under_way
+
+    # --- what is due
+
+    def asks(self, now_s: float, holds: Iterable[str], coming: Iterable[str]) -> list[Ask]:
+        found: list[Ask] = []
+        if self.phase is Phase.LOST:
+            return found
+        if "renew" not in self._under_way and (now_s >= self._renew_at_s or self._is_due_early()):
+            self._under_way.add("renew")
+            if self.seen is None:
+                found.append(Register(self.me, self.domain))
+            else:
+                self._counter += 1
+                self.is_stale = False
+                lists = tuple(sorted(holds)), tuple(sorted(coming)), tuple(sorted(self._done))
+                found.append(Renew(self.seen, self._counter, *lists, sent_s=now_s))
+        if self.is_member:
+            found += self._looks(now_s)
+        return found
+
+    def _is_due_early(self) -> bool:
+        return self.phase is Phase.PROVING or (self.is_member and self.is_stale)
+
+    def _looks(self, now_s: float) -> list[Ask]:
+        found: list[Ask] = []
+        for worker, neighbour in self._neighbours.items():
+            if worker in self._under_way:
+                continue
+            counter = self._expired(worker, neighbour, now_s)
+            if counter is not None:
+                found.append(Bury(worker, counter))
+            elif now_s >= neighbour.look_s:
+                found.append(LookAtWorker(worker))
+            else:
+                continue
+            self._under_way.add(worker)
+        return found
+
+    def _expired(self, worker: WorkerId, neighbour: _Neighbour, now_s: float) -> int | None:
+        """The counter that it did not renew for a whole time-out, in which we looked all along."""
+        looked_s, node = neighbour.looked_s, self.others.get(worker)
+        if looked_s is None or node is None or not self._expiry.is_expired(worker, now_s):
+            return None
+        return node.counter if now_s - looked_s <= self.options.timeout_s / 2 else None
+
+    def due_s(self) -> float:
+        due = float("inf")
+        if self.phase is Phase.LOST:
+            return due
+        if "renew" not in self._under_way:
+            due = self._renew_at_s
+        if self.is_member:
+            for worker, neighbour in self._neighbours.items():
+                if worker not in self._under_way:
+                    due = min(due, neighbour.look_s)
+                    if neighbour.looked_s is not None:
+                        expires_s = self._expiry.expires_s(worker)
+                        if expires_s is not None and expires_s >= neighbour.looked_s:
+                            due = min(due, expires_s + 1e-6)
+        return due
+
+    # --- facts
+
+    def on_registered(self, seen: SeenWorker | None, now_s: float) -> None:
+        """None: it failed, and is tried again."""
+        self._under_way.discard("renew")
+        if seen is None:
+            self._renew_at_s = now_s + self.options.retry_s
+            return
+        self.seen, self._renew_at_s = seen, now_s
+        self._counter = seen.node.counter
+        self.phase = Phase.PROVING
+
+    def on_renewed(self, ask: Renew, seen: SeenWorker, now_s: float) -> None:
+        self._under_way.discard("renew")
+        self.seen, self.confirmed_s = seen, ask.sent_s
+        self._done.difference_update(ask.done)
+        self.wanted |= set(seen.node.wanted) - self._done
+        self._renew_at_s = max(ask.sent_s + self.options.renew_s, now_s)
+        if self.phase is Phase.PROVING:
+            self.phase = Phase.MEMBER
+
+    def on_not_renewed(self, error: DlogError, now_s: float, *, is_lost: bool) -> None:
+        self._under_way.discard("renew")
+        self._renew_at_s = now_s + self.options.retry_s
+        self.is_stale = False  # it is said by the next try
+        if is_lost:
+            self.phase = Phase.LOST
+
+    def looked_into(self, shard: str) -> None:
+        """At the bidding of others, who need not ask again."""
+        self.wanted.discard(shard)
+        self._done.add(shard)
+
+    def see(self, seen: SeenWorker, now_s: float) -> None:
+        worker = seen.node.id
+        self.others[worker] = seen.node
+        neighbour = self._neighbours.get(worker)
+        if neighbour is not None:
+            gap_s = float("inf") if neighbour.looked_s is None else now_s - neighbour.looked_s
+            if gap_s > self.options.timeout_s / 2:
+                self._expiry.forget(worker)  # while we did not look it may have been well
+            neighbour.looked_s = now_s
+            neighbour.look_s = now_s + self.options.renew_s
+            self._expiry.see(worker, seen.node.counter, now_s)
+
+    def on_looked(self, worker: WorkerId, seen: SeenWorker | None, now_s: float) -> bool:
+        """Whether it is dead."""
+        self._under_way.discard(worker)
+        if seen is None:
+            self._forget(worker)
+            return True
+        self.see(seen, now_s)
+        self._choose_neighbours(now_s)
+        return False
+
+    def on_not_looked(self, worker: WorkerId, now_s: float) -> None:
+        self._under_way.discard(worker)
+        neighbour = self._neighbours.get(worker)
+        if neighbour is not None:
+            neighbour.look_s = now_s + self.options.retry_s
+
+    def on_group(self, workers: dict[WorkerId, SeenWorker], now_s: float) -> None:
+        for gone in self.others.keys() - workers.keys():
+            self._forget(gone)
+        for worker, seen in workers.items():
+            if worker != self.me:
+                self.see(seen, now_s)
+        mine = workers.get(self.me)
+        if mine is not None:
+            self.wanted |= set(mine.node.wanted) - self._done
+        self._choose_neighbours(now_s)
+
+    def hint(self, worker: WorkerId, now_s: float) -> None:
+        """Its node may have changed."""
+        neighbour = self._neighbours.get(worker)
+        if neighbour is not None:
+            neighbour.look_s = min(neighbour.look_s, now_s)
+
+    def look_at_ours(self) -> list[Ask]:
+        """Somebody may have rung."""
+        if not self.is_member or self.me in self._under_way:
+            return []
+        self._under_way.add(self.me)
+        return [LookAtWorker(self.me)]
+
+    def on_looked_at_ours(self, seen: SeenWorker | None) -> None:
+        self._under_way.discard(self.me)
+        if seen is None:
+            self.phase = Phase.LOST
+        else:
+            self.wanted |= set(seen.node.wanted) - self._done
+
+    def _forget(self, worker: WorkerId) -> None:
+        self.others.pop(worker, None)
+        self._neighbours.pop(worker, None)
+        self._expiry.forget(worker)
+
+    def _choose_neighbours(self, now_s: float) -> None:
+        """The next few in the ring; all, while one of them is late."""
+        late_s = LATE_RENEWALS * self.options.renew_s
+        self._is_anybody_late = any(
+            each.looked_s is not None and self._expiry.quiet_s(worker, now_s) > late_s
+            for worker, each in self._neighbours.items()
+        )
+        ring = sorted((*self.others, self.me), key=lambda each: each.incarnation)
+        at = ring.index(self.me)
+        count = len(ring) - 1
+        if not self._is_anybody_late:
+            count = min(count, self.options.neighbours)
+        chosen = [ring[(at + 1 + step) % len(ring)] for step in range(count)]
+        for worker in self._neighbours.keys() - set(chosen):
+            del self._neighbours[worker]
+        for worker in chosen:
+            if worker not in self._neighbours:
+                self._neighbours[worker] = _Neighbour(now_s)
+                self._expiry.forget(worker)
+
+    # --- questions
+
+    def watched(self) -> set[WorkerId]:
+        """Whose nodes are worth a watch: a hint that comes brings an end in sooner."""
+        return {self.me, *self._neighbours}
+
+    def namesakes(self) -> list[WorkerId]:
+        """What is left of our name from before."""
+        after = () if self.seen is None else self.seen.node.after
+        return [
+            each for each in self.others if each.name == self.me.name and each.incarnation in after
+        ]
+
+    def is_replaced(self) -> bool:
+        """Another process goes by our name since."""
+        return any(
+            each.id.name == self.me.name and self.me.incarnation in each.after
+            for each in self.others.values()
+        )
+
+    def replaced(self) -> set[WorkerId]:
+        """Workers that came again under the same name: they take no new shards."""
+        known = {*self.others, self.me}
+        nodes = [*self.others.values(), *([self.seen.node] if self.seen is not None else [])]
+        return {
+            WorkerId(node.id.name, incarnation)
+            for node in nodes
+            for incarnation in node.after
+            if WorkerId(node.id.name, incarnation) in known
+        }
