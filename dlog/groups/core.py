@@ -1,7 +1,7 @@
 """A worker of a group, as a state machine without IO: facts come in, errands and orders go out.
 
 Who drives it calls a fact, performs what `take()` gives (see `asks`), answers each errand by
-`answered`, and calls `on_time` when `wakes_at_s()` has come. At each batch it asks `may_deliver`:
+`answered`, and calls `on_time` when `wakes_at_s` has come. At each batch it asks `may_deliver`:
 by that, not by a timer, a worker that slept, or whose metadata store is away, delivers nothing from
 the moment on at which another one may have its shards, and goes on by itself when it turns out that
 nobody has.
@@ -130,7 +130,7 @@ class WorkerCore:
         """Whose leases are worth a watch: those that are handed over to us."""
         return sorted(self.coming)
 
-    def wakes_at_s(self) -> float:
+    def wakes_at_s(self, now_s: float) -> float:
         """When `on_time` has something to do."""
         if self.has_ended:
             return math.inf
@@ -142,12 +142,13 @@ class WorkerCore:
                 dues.append(max(consumer.due_s(), self.retry_s.get(shard, 0.0)))
         dues += [self.retry_s.get(s, 0.0) for s in self.returning if s not in self.busy]
         if self.member.is_member:
-            dues += [self.retry_s.get(s, 0.0) for s in self._to_look if s not in self.busy]
-            seeks = [each.look_s for s, each in self.coming.items() if s not in self.busy]
-            if not self._reading and not self.is_leaving:
-                seeks.append(self._replan_s)
-            # Nothing is sought when others may have taken us for dead.
-            dues += [each for each in seeks if each < self.member.deadline_s]
+            if self._moving() < self.options.moves_at_once:
+                dues += [self.retry_s.get(s, 0.0) for s in self._to_look if s not in self.busy]
+            if not self.is_leaving and now_s < self.member.deadline_s:
+                for shard, coming in self.coming.items():
+                    if shard not in self.busy:
+                        dues.append(max(coming.look_s, self.retry_s.get(shard, 0.0)))
+                dues.append(math.inf if self._reading else self._replan_s)
         return min(dues)
 
     # --- facts
@@ -317,8 +318,8 @@ class WorkerCore:
         if isinstance(answer, Held) and error is None:
             self.coming.pop(shard, None)
             self.member.is_stale = True
-            if self.is_leaving or self.member.phase is Phase.LOST:
-                self.returning[shard] = answer
+            if self.is_leaving or now_s >= self.member.deadline_s:
+                self.returning[shard] = answer  # or it is somebody else's by now
                 return
             consumer = ShardConsumer(shard, answer, self.options.flush_s, now_s)
             self.consumers[shard] = consumer
@@ -349,8 +350,9 @@ class WorkerCore:
             self.member.is_stale |= coming.rings == 1
             return
         self.coming.pop(shard, None)
-        if lease.consumer is not None:
-            self._effects.append(Ring(lease.consumer, (shard,)))  # which may not know of it
+        whose = lease.consumer or lease.owner
+        if whose is not None and whose != self.me:
+            self._effects.append(Ring(whose, (shard,)))  # which may not know of it
         self._plan_soon(now_s, self.options.retry_s)
 
     def _on_finished(self, shard: str, now_s: float) -> None:
@@ -376,6 +378,10 @@ class WorkerCore:
         elif lease.consumer == self.me and shard not in (*self.returning, *self.halted):
             # A claim of ours came true behind our back.
             self._send(Drop(shard, seen))
+        elif lease.owner == self.me and lease.consumer is None and not self.is_leaving:
+            self._to_take[shard] = None  # it was left to us
+        elif lease.owner == self.me and shard not in self.coming and lease.consumer is None:
+            self._send(Renounce(shard))
         elif lease.consumer is None:
             self._plan_soon(now_s)
 

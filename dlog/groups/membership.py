@@ -9,6 +9,7 @@ is late. Whoever is buried learns it by its next renewal; others learn it from t
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from dlog.groups.presence import SeenWorker
 from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 
+TICK_S = 1e-6  # behind a time-out, not at it
 LATE_RENEWALS = 2.5  # after so many times the interval, a neighbour is late
 
 
@@ -101,7 +103,7 @@ class Membership:
         """Until then nobody can have taken us for dead, by our own clock: it counts from when we
         sent the last renewal that was confirmed, and others count from when they saw it."""
         if self.confirmed_s is None or self.phase is Phase.LOST:
-            return float("-inf")
+            return -math.inf
         return self.confirmed_s + self.options.timeout_s * (1 - self.options.margin)
 
     @property
@@ -147,13 +149,21 @@ class Membership:
 
     def _expired(self, worker: WorkerId, neighbour: _Neighbour, now_s: float) -> int | None:
         """The counter that it did not renew for a whole time-out, in which we looked all along."""
-        looked_s, node = neighbour.looked_s, self.others.get(worker)
-        if looked_s is None or node is None or not self._expiry.is_expired(worker, now_s):
+        node = self.others.get(worker)
+        if node is None or now_s < self._buried_s(worker, neighbour):
             return None
-        return node.counter if now_s - looked_s <= self.options.timeout_s / 2 else None
+        return node.counter if self._expiry.is_expired(worker, now_s) else None
+
+    def _buried_s(self, worker: WorkerId, neighbour: _Neighbour) -> float:
+        """When it is dead if nothing changes; never, where it has to be looked at once more."""
+        looked_s, expires_s = neighbour.looked_s, self._expiry.expires_s(worker)
+        if looked_s is None or expires_s is None:
+            return math.inf
+        buried_s = expires_s + TICK_S
+        return buried_s if buried_s - looked_s <= self.options.timeout_s / 2 else math.inf
 
     def due_s(self) -> float:
-        due = float("inf")
+        due = math.inf
         if self.phase is Phase.LOST:
             return due
         if "renew" not in self._under_way:
@@ -161,11 +171,7 @@ class Membership:
         if self.is_member:
             for worker, neighbour in self._neighbours.items():
                 if worker not in self._under_way:
-                    due = min(due, neighbour.look_s)
-                    if neighbour.looked_s is not None:
-                        expires_s = self._expiry.expires_s(worker)
-                        if expires_s is not None and expires_s >= neighbour.looked_s:
-                            due = min(due, expires_s + 1e-6)
+                    due = min(due, neighbour.look_s, self._buried_s(worker, neighbour))
         return due
 
     # --- facts
@@ -206,7 +212,7 @@ class Membership:
         self.others[worker] = seen.node
         neighbour = self._neighbours.get(worker)
         if neighbour is not None:
-            gap_s = float("inf") if neighbour.looked_s is None else now_s - neighbour.looked_s
+            gap_s = math.inf if neighbour.looked_s is None else now_s - neighbour.looked_s
             if gap_s > self.options.timeout_s / 2:
                 self._expiry.forget(worker)  # while we did not look it may have been well
             neighbour.looked_s = now_s

@@ -95,12 +95,13 @@ def take(
     `again`: we did, before."""
     try:
         return (yield from store.claim(shard, me, over=over))
-    except Conflict as taken:
-        seen = yield from store.look(shard)
-        lease = seen.lease
-        if lease.consumer is None and not lease.is_finished:
-            raise taken
-    if again or lease.is_finished or lease.owner == me or lease.consumer != victim:
+    except Conflict:
+        lease = (yield from store.look(shard)).lease
+    if lease.consumer in (None, me) and lease.owner in (None, me) and not lease.is_finished:
+        return (yield from store.claim(shard, me))  # it was released just now
+    if again or lease.is_finished or lease.owner == me:
+        return lease
+    if lease.consumer is None or lease.consumer != victim:
         return lease
     return (yield from store.announce(shard, me))
 

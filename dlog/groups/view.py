@@ -31,7 +31,7 @@ class WorkerId(NamedTuple):
         return cls(unescape(name), incarnation)
 
     def __str__(self) -> str:
-        return f"{self.name}~{self.incarnation[:8]}"
+        return f"{self.name}~{self.incarnation[-8:]}"
 
 
 @dataclass(frozen=True, slots=True)
