@@ -147,7 +147,8 @@ class Shutdown(Order):
 
 @dataclass(frozen=True, slots=True)
 class Saved(Order):
-    """What was to be kept at once, is; or is not, and why (`LeaseLost`: never will be)."""
+    """The checkpoint is kept: whoever waits for it is told, and what holds the shard's log against
+    truncation may move up to it, not before. Or it never will be, and why."""
 
     checkpoint: Checkpoint
     error: Exception | None = None

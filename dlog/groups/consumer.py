@@ -75,7 +75,10 @@ class ShardConsumer:
         """When there is something to write."""
         if self.step in (StopStep.FLUSHING, StopStep.RELEASING):
             return 0.0
-        saved_s = self.tracker.due_s()
+        tracker = self.tracker
+        if tracker.newest is tracker.stored:
+            return math.inf
+        saved_s = tracker.due_s()
         return math.inf if saved_s is None else saved_s
 
     def _become(self, state: ShardState) -> None:

@@ -135,21 +135,25 @@ class WorkerCore:
         if self.has_ended:
             return math.inf
         if self.is_leaving and self._is_gone():
-            return self.retry_s.get("", math.inf)
-        dues = [self.member.due_s()]
+            return math.inf if self.member.is_renewing else self.retry_s.get("", math.inf)
+        due, busy, retry_s = self.member.due_s(), self.busy, self.retry_s
         for shard, consumer in self.consumers.items():
-            if shard not in self.busy:
-                dues.append(max(consumer.due_s(), self.retry_s.get(shard, 0.0)))
-        dues += [self.retry_s.get(s, 0.0) for s in self.returning if s not in self.busy]
-        if self.member.is_member:
-            if self._moving() < self.options.moves_at_once:
-                dues += [self.retry_s.get(s, 0.0) for s in self._to_look if s not in self.busy]
-            if not self.is_leaving and now_s < self.member.deadline_s:
-                for shard, coming in self.coming.items():
-                    if shard not in self.busy:
-                        dues.append(max(coming.look_s, self.retry_s.get(shard, 0.0)))
-                dues.append(math.inf if self._reading else self._replan_s)
-        return min(dues)
+            if (writes_s := consumer.due_s()) < due and shard not in busy:
+                due = min(due, max(writes_s, retry_s.get(shard, 0.0)))
+        for shard in self.returning:
+            if shard not in busy:
+                due = min(due, retry_s.get(shard, 0.0))
+        if not self.member.is_member:
+            return due
+        if self._to_look and self._moving() < self.options.moves_at_once:
+            due = min([due, *(retry_s.get(s, 0.0) for s in self._to_look if s not in busy)])
+        if not self.is_leaving and now_s < self.member.deadline_s:
+            for shard, coming in self.coming.items():
+                if shard not in busy:
+                    due = min(due, max(coming.look_s, retry_s.get(shard, 0.0)))
+            if not self._reading:
+                due = min(due, self._replan_s)
+        return due
 
     # --- facts
 
@@ -415,6 +419,8 @@ class WorkerCore:
             return
         if error is not None:
             consumer.stop(StopReason.LOST)
+        elif ask.checkpoint is not None:
+            self._effects.append(Saved(shard, ask.checkpoint))
         self._complete(consumer, now_s)
         if error is None and ask.is_finished:
             self._on_finished(shard, now_s)
@@ -465,9 +471,10 @@ class WorkerCore:
     # --- planning
 
     def _plan_soon(self, now_s: float, delay_s: float = 0.0) -> None:
+        """What comes at once, as when many workers begin, is planned for together."""
         if self._reading and not delay_s:
             self._read_late = True
-        self._replan_s = min(self._replan_s, now_s + delay_s)
+        self._replan_s = min(self._replan_s, now_s + max(delay_s, self.options.gather_s))
 
     def _plan(self, now_s: float) -> None:
         outlook = self._look_out()
@@ -483,7 +490,7 @@ class WorkerCore:
         self._unblocked.clear()
         self._wonder(outlook.unheld)
         if self._read_late:
-            self._read_late, self._replan_s = False, now_s
+            self._read_late, self._replan_s = False, now_s + self.options.gather_s
             return
         # Nobody has to tell us: what was to move should have, soon; else look now and then.
         many_s = len(self.member.others) * self.options.renew_s / 4
@@ -522,9 +529,10 @@ class WorkerCore:
             return
         if self.member.phase is Phase.LOST:
             self._lose()
-        for shard in sorted(self.member.wanted - self.busy.keys()):
-            self.member.wanted.discard(shard)
-            self._to_look.setdefault(shard)
+        if self.member.wanted:
+            for shard in sorted(self.member.wanted - self.busy.keys()):
+                self.member.wanted.discard(shard)
+                self._to_look.setdefault(shard)
         self._work(now_s)
         if self.member.is_member and not self.is_leaving:
             self._seek(now_s)
@@ -552,7 +560,7 @@ class WorkerCore:
                 self._flush(consumer, now_s)
             elif consumer.step is StopStep.RELEASING:
                 self._release(consumer)
-            elif consumer.tracker.is_due(now_s):
+            elif consumer.due_s() <= now_s:
                 self._send(Save(shard, consumer.held, consumer.tracker.sent()))
         for shard, held in list(self.returning.items()):
             if self._is_free(shard, now_s):

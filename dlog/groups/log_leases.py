@@ -168,6 +168,8 @@ class LogLeases:
     def _end_turn(self, held: Held, me: WorkerId, *, is_finished: bool = False) -> Procedure[None]:
         def change(lease: Lease) -> Procedure[Lease]:
             yield from ()
+            if meta_leases.is_let_go(lease, held.turn):
+                return lease
             if is_finished:
                 return lease.finished(me, held.turn, None, self._now_us())
             return lease.released(me, held.turn, None, self._now_us())

@@ -22,7 +22,7 @@ from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 
 TICK_S = 1e-6  # behind a time-out, not at it
-LATE_RENEWALS = 2.5  # after so many times the interval, a neighbour is late
+LATE_RENEWALS = 1.6  # after so many times the interval, a neighbour is late
 
 
 class Phase(enum.Enum):
@@ -51,11 +51,16 @@ class GroupOptions:
     @property
     def renew_s(self) -> float:
         """In less than half a time-out, so that one renewal may get lost."""
-        return self.timeout_s / 4
+        return self.timeout_s / 3
 
     @property
     def replan_s(self) -> float:
         return self.timeout_s * 2
+
+    @property
+    def gather_s(self) -> float:
+        """For so long news is gathered before the next plan."""
+        return self.timeout_s / 64
 
     @property
     def retry_s(self) -> float:
@@ -125,7 +130,7 @@ class Membership:
                 self.is_stale = False
                 lists = tuple(sorted(holds)), tuple(sorted(coming)), tuple(sorted(self._done))
                 found.append(Renew(self.seen, self._counter, *lists, sent_s=now_s))
-        if self.is_member:
+        if self.phase is Phase.MEMBER:
             found += self._looks(now_s)
         return found
 
@@ -137,10 +142,13 @@ class Membership:
         for worker, neighbour in self._neighbours.items():
             if worker in self._under_way:
                 continue
+            is_due = now_s >= neighbour.look_s
+            if not is_due and now_s < self._buried_s(worker, neighbour):
+                continue
             counter = self._expired(worker, neighbour, now_s)
             if counter is not None:
                 found.append(Bury(worker, counter))
-            elif now_s >= neighbour.look_s:
+            elif is_due:
                 found.append(LookAtWorker(worker))
             else:
                 continue
@@ -163,12 +171,10 @@ class Membership:
         return buried_s if buried_s - looked_s <= self.options.timeout_s / 2 else math.inf
 
     def due_s(self) -> float:
-        due = math.inf
         if self.phase is Phase.LOST:
-            return due
-        if "renew" not in self._under_way:
-            due = self._renew_at_s
-        if self.is_member:
+            return math.inf
+        due = math.inf if "renew" in self._under_way else self._renew_at_s
+        if self.phase is Phase.MEMBER:
             for worker, neighbour in self._neighbours.items():
                 if worker not in self._under_way:
                     due = min(due, neighbour.look_s, self._buried_s(worker, neighbour))
@@ -253,8 +259,9 @@ class Membership:
             neighbour.look_s = min(neighbour.look_s, now_s)
 
     def look_at_ours(self) -> list[Ask]:
-        """Somebody may have rung."""
-        if not self.is_member or self.me in self._under_way:
+        """Somebody may have rung. While we renew it is our own renewal that is heard, and that
+        would tell."""
+        if not self.is_member or self.is_renewing or self.me in self._under_way:
             return []
         self._under_way.add(self.me)
         return [LookAtWorker(self.me)]
@@ -293,9 +300,9 @@ class Membership:
 
     # --- questions
 
-    def watched(self) -> set[WorkerId]:
-        """Whose nodes are worth a watch: a hint that comes brings an end in sooner."""
-        return {self.me, *self._neighbours}
+    def watched(self) -> tuple[WorkerId, ...]:
+        """Whose nodes are worth a watch: a hint brings in sooner what a timer would."""
+        return (self.me, *self._neighbours)
 
     def namesakes(self) -> list[WorkerId]:
         """What is left of our name from before."""

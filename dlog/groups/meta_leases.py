@@ -61,6 +61,8 @@ class MetaLeases:
 
         def change(lease: Lease) -> Procedure[Lease]:
             yield from ()
+            if is_let_go(lease, epoch):
+                return lease  # by a try of ours whose answer was lost
             return lease.released(me, epoch, checkpoint, self._now_us())
 
         def is_done(sent: Lease, found: Lease) -> bool:
@@ -73,6 +75,8 @@ class MetaLeases:
 
         def change(lease: Lease) -> Procedure[Lease]:
             yield from ()
+            if is_let_go(lease, epoch):
+                return lease
             return lease.finished(me, epoch, checkpoint, self._now_us())
 
         def is_done(sent: Lease, found: Lease) -> bool:
@@ -104,6 +108,11 @@ class MetaLeases:
 
 def is_ours(lease: Lease, me: WorkerId, epoch: int) -> bool:
     return lease.consumer == me and lease.epoch == epoch
+
+
+def is_let_go(lease: Lease, epoch: int) -> bool:
+    """Only whoever had it with this epoch can have done that."""
+    return lease.consumer is None and lease.epoch == epoch
 
 
 # --- what is the same wherever checkpoints are kept

@@ -3,6 +3,7 @@ with."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ class WorkerId(NamedTuple):
 
     def to_node(self) -> str:
         """The name of its node."""
-        return f"{escape(self.name)}~{self.incarnation}"
+        return _node_of(self)
 
     @classmethod
     def from_node(cls, node: str) -> WorkerId:
@@ -32,6 +33,11 @@ class WorkerId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}~{self.incarnation[-8:]}"
+
+
+@functools.lru_cache(maxsize=1 << 11)  # each renewal asks, and each look at a neighbour
+def _node_of(worker: WorkerId) -> str:
+    return f"{escape(worker.name)}~{worker.incarnation}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.view import WorkerId
 from dlog.testing.sim.world import World, require
 
-EXCLUSIVE, MONOTONE, ONE_OWNER, ONCE = "I20", "I21", "I22", "LH-11"
+HELD, EXCLUSIVE, MONOTONE, ONE_OWNER, ONCE = "I19", "I20", "I21", "I22", "LH-11"
 ORDER, PARENTS, FLUSHED = "LH flaw 9", "LH flaw 7", "LH-51"
 
 
@@ -29,6 +29,7 @@ class GroupOracle:
         self.forced: set[str] = set()
         self.robbed = False  # somebody crashed, was taken for dead, or was fenced by force
         self.changes = 0  # of consumers
+        self.let_go: set[tuple[str, WorkerId]] = set()
 
     # --- stores
 
@@ -47,6 +48,8 @@ class GroupOracle:
             require(lease.epoch > was.epoch, EXCLUSIVE, "a grant without an epoch", shard, lease)
             if was.consumer not in (None, lease.consumer):
                 self._on_robbed(shard, was.consumer)
+        if lease.consumer is None and was.consumer is not None:
+            self.let_go.add((shard, was.consumer))
         if not self.keeps_in_logs:
             self._on_kept(lease, was)
 
@@ -114,16 +117,22 @@ class GroupOracle:
             require(done is not None and done.is_finished, PARENTS, f"{shard} before {parent}")
         at = self.delivered[shard, epoch]
         require(first == at, "I17", f"{shard}: delivered {first}, not {at}")
+        head = self.shards[shard].head
+        require(first >= head, HELD, f"{shard}: {first} was truncated, up to {head}")
         self.delivered[shard, epoch] = end
 
     def on_processed(self, shard: str, first: int, end: int) -> None:
         for seq in range(first, end):
             self.processed[shard, seq] += 1
 
-    def on_stopped(self, shard: str, epoch: int, *, is_lost: bool) -> None:
+    def on_stopped(self, member: WorkerId, shard: str, epoch: int, *, is_lost: bool) -> None:
         """What the program said last is kept, unless the shard was lost."""
         if is_lost:
-            self.robbed = True
+            require(
+                self.robbed or shard in self.forced or (shard, member) in self.let_go,
+                EXCLUSIVE,
+                f"{shard} was lost with epoch {epoch}, and nobody took it",
+            )
             return
         said, kept = self.said.get((shard, epoch)), self.kept.get(shard)
         if said is not None:

@@ -11,7 +11,7 @@ from dlog.testing.sim.metadata import MetaManners
 from dlog.testing.sim.tape import Chance
 
 TIMEOUT_S = 0.2  # virtual; all other times are in proportion
-SPAN_MS = 500.0  # in which faults strike
+SPAN_MS = 320.0  # in which faults strike
 DRIFT_MAX = 0.02  # of a monotonic clock; the margin takes twice that between two
 FAULT_ON = 0.3
 NEVER, SOMETIMES, ALWAYS = 0.0, 0.3, 1.0
@@ -28,6 +28,7 @@ class GroupWeather:
     splits: int = 0
     messages: int = 3  # of each shard, when the history begins
     more: int = 0  # that come while it runs
+    truncations: int = 0
     seals: bool = False  # all shards come to an end: a job
     domains: int = 0
     weights: bool = False
@@ -89,13 +90,14 @@ def draw_group_weather(chance: Chance) -> GroupWeather:
     return GroupWeather(
         meta=meta,
         store=chance.pick(("nodes", "nodes", "logs"), "leases are kept in"),
-        workers=chance.pick((2, 1, 2, 3, 3, 4), "workers"),
-        joiners=chance.pick((0, 0, 1, 2), "workers that come later"),
+        workers=chance.pick((2, 1, 2, 2, 3, 3, 4), "workers"),
+        joiners=chance.pick((0, 0, 0, 1, 2), "workers that come later"),
         leavers=chance.pick((0, 0, 1, 2), "workers that leave"),
         shards=chance.pick((2, 1, 3, 4, 5, 6), "shards"),
         splits=1 if on("a shard is split", 0.2) else 0,
         messages=chance.pick((2, 0, 1, 3, 5), "messages of a shard"),
         more=chance.pick((0, 3, 6), "messages that come later"),
+        truncations=chance.pick((0, 0, 2), "truncations"),
         seals=on("all shards come to an end", 0.15),
         domains=chance.pick((0, 0, 0, 2), "failure domains"),
         weights=on("shards have weights", 0.1),
@@ -112,6 +114,6 @@ def draw_group_weather(chance: Chance) -> GroupWeather:
         trusts_name=on("names are trusted", 0.15),
         moves_at_once=chance.pick((16, 16, 1), "moves at once"),
         neighbours=chance.pick((3, 1), "neighbours"),
-        quiet=on("a quiet end", 0.1),
+        quiet=on("a quiet end", 0.05),
         append_fails=rate("appends to lease logs fail"),
     )

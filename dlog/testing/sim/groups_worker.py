@@ -37,6 +37,7 @@ from dlog.groups.core import WorkerCore
 from dlog.groups.errands import Errands
 from dlog.groups.leases import Checkpoint
 from dlog.groups.log_leases import AppendLeaseLog, CloseLeaseLog, OpenLeaseLog, ReadLeaseLog
+from dlog.groups.membership import Phase
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
 from dlog.testing.sim.clients import Task
@@ -93,6 +94,8 @@ class SimMember:
         self._timer_ms = math.inf
         self._serial = 0
         self._watched: set[str] = set()
+        self._groups_watched = 0
+        self._is_watching = weather.watches
         self.asked = 0  # operations of metadata
         scene.oracle.members[self.id] = self
         world.note(f"{self.id} begins")
@@ -132,9 +135,9 @@ class SimMember:
 
     def may_be_hit(self) -> bool:
         world, weather = self.world, self.scene.weather
-        if world.strikes(weather.crash, "a worker crashes"):
+        if weather.crash and world.strikes(weather.crash, "a worker crashes"):
             self.crash()
-        elif world.strikes(weather.freeze, "a worker freezes"):
+        elif weather.freeze and world.strikes(weather.freeze, "a worker freezes"):
             self.freeze()
         return not self.alive
 
@@ -209,7 +212,7 @@ class SimMember:
                     self._obey(effect)
         if self.alive:
             self._arm()
-            if self.scene.weather.watches:
+            if self._is_watching:
                 self._watch()
 
     def _ask(self, ask: Ask) -> None:
@@ -246,18 +249,24 @@ class SimMember:
         self.world.at(at_ms, lambda: self.receive(ring))
 
     def _watch(self) -> None:
-        scene, core = self.scene, self.core
-        places = scene.places
-        wanted = {places.worker(each): each for each in core.member.watched()}
-        for path in wanted.keys() - self._watched:
-            self._listen(path, partial(self._hint, core.hint_worker, wanted[path]))
-        for path in (places.workers, scene.stream_path):
+        scene, core, places = self.scene, self.core, self.scene.places
+        for worker in core.member.watched():
+            path = places.worker(worker)
             if path not in self._watched:
-                self._listen(path, lambda: core.hint_group(self.now_s()))
+                self._listen(path, partial(self._hint, core.hint_worker, worker))
+        if self._groups_watched < 2:
+            for path in (places.workers, scene.stream_path):
+                if path not in self._watched:
+                    self._groups_watched += 1
+                    self._listen(path, self._hint_group)
         for shard in core.coming:
             path = places.lease(shard)
             if path not in self._watched:
                 self._listen(path, partial(self._hint, core.hint_shard, shard))
+
+    def _hint_group(self) -> None:
+        self._groups_watched -= 1
+        self.core.hint_group(self.now_s())
 
     def _hint(self, tell: Callable[[Any, float], None], what: Any) -> None:
         tell(what, self.now_s())
@@ -288,7 +297,8 @@ class SimMember:
                 require(processor.is_told, ORDER, f"{shard} ends, and its program was not told")
                 self.world.mark(f"a shard stops: {reason.value}")
                 is_lost = reason is StopReason.LOST
-                self.scene.oracle.on_stopped(shard, processor.epoch, is_lost=is_lost)
+                self.scene.oracle.robbed |= self.core.member.phase is Phase.LOST
+                self.scene.oracle.on_stopped(self.id, shard, processor.epoch, is_lost=is_lost)
             case WorkerEnded(is_lost=is_lost):
                 self.world.note(f"{self.name} ends{', lost' if is_lost else ''}")
                 self.world.mark("a worker is lost" if is_lost else "a worker ends")
@@ -296,8 +306,10 @@ class SimMember:
                 if is_lost:
                     self.scene.oracle.robbed = True
                 self.scene.on_ended(self)
-            case Saved():
-                pass
+            case Saved(shard=shard, checkpoint=checkpoint, error=error):
+                if error is None:
+                    log = self.scene.shards[shard]
+                    log.hold = max(log.hold, checkpoint.next_seq)
 
     def _start(self, shard: str, epoch: int, checkpoint: Checkpoint | None) -> None:
         self.scene.oracle.on_started(self.id, shard, epoch, checkpoint)

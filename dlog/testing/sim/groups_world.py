@@ -76,6 +76,8 @@ class SimShard:
     weight: int = 1
     total: int = 0
     is_sealed: bool = False
+    hold: int = 0  # of the group: behind it no policy truncates
+    head: int = 0  # what is before it is gone
     waiters: list[Callable[[], None]] = field(default_factory=list)
 
     def wake(self) -> None:
@@ -218,6 +220,8 @@ class GroupHistory:
             world.after(at(), self._split)
         for _ in range(weather.more):
             world.after(at(), self._append)
+        for _ in range(weather.truncations):
+            world.after(at(), self._truncate)
         if weather.seals:
             world.after(at(), self._seal)
         world.run(until_ms=SPAN_MS)
@@ -243,6 +247,11 @@ class GroupHistory:
             shard = self.world.chance.pick(open_ones, "where a message comes")
             shard.total += 1
             shard.wake()
+
+    def _truncate(self) -> None:
+        """By policy, all that the group lets go."""
+        for shard in self.scene.shards.values():
+            shard.head = shard.hold
 
     def _split(self) -> None:
         scene = self.scene
@@ -371,12 +380,16 @@ class GroupHistory:
 _LAYOUT = Layout()
 
 
+_node_once = functools.lru_cache(1 << 14)(WorkerNode.from_bytes)
+_lease_once = functools.lru_cache(1 << 14)(Lease.from_bytes)
+
+
 @contextlib.contextmanager
 def decoded_once() -> Iterator[None]:
     """What was stored is decoded once, however many read it; values are frozen."""
     node, lease = WorkerNode.from_bytes, Lease.from_bytes
-    WorkerNode.from_bytes = functools.lru_cache(4096)(node)  # type: ignore[method-assign]
-    Lease.from_bytes = functools.lru_cache(4096)(lease)  # type: ignore[method-assign]
+    WorkerNode.from_bytes = _node_once  # type: ignore[method-assign]
+    Lease.from_bytes = _lease_once  # type: ignore[method-assign]
     try:
         yield
     finally:
