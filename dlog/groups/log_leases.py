@@ -72,6 +72,7 @@ class LogLeases:
         self._nodes = LeaseNodes(places, chance)
         self._now_us = now_us
         self._appended: dict[str, int] = {}
+        self._let_go: dict[str, int] = {}  # epochs whose last message is kept
 
     def look(self, shard: str) -> Procedure[Held]:
         lease, version = yield from self._nodes.read(shard)
@@ -123,14 +124,12 @@ class LogLeases:
     def release(self, held: Held, me: WorkerId, checkpoint: Checkpoint | None) -> Procedure[None]:
         """First the log, then the node: whoever it tells finds the checkpoint."""
         epoch = held.lease.epoch
-        yield from self._append(held.lease.released(me, epoch, checkpoint, self._now_us()))
-        yield CloseLeaseLog(held.lease.shard, epoch)
+        yield from self._append_last(held.lease.released(me, epoch, checkpoint, self._now_us()))
         yield from self._end_turn(held, me)
 
     def finish(self, held: Held, me: WorkerId, checkpoint: Checkpoint | None) -> Procedure[None]:
         epoch = held.lease.epoch
-        yield from self._append(held.lease.finished(me, epoch, checkpoint, self._now_us()))
-        yield CloseLeaseLog(held.lease.shard, epoch)
+        yield from self._append_last(held.lease.finished(me, epoch, checkpoint, self._now_us()))
         yield from self._end_turn(held, me, is_finished=True)
 
     def drop(self, held: Held, me: WorkerId) -> Procedure[None]:
@@ -148,6 +147,14 @@ class LogLeases:
         return _joined(node, lease)
 
     # --- inside
+
+    def _append_last(self, lease: Lease) -> Procedure[None]:
+        """Once, however often the node has to be told."""
+        if self._let_go.get(lease.shard) == lease.epoch:
+            return
+        yield from self._append(lease)
+        self._let_go[lease.shard] = lease.epoch
+        yield CloseLeaseLog(lease.shard, lease.epoch)
 
     def _append(self, lease: Lease, *, cuts: bool = False) -> Procedure[None]:
         """Now and then what is before it is truncated: only the last message counts."""

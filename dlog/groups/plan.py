@@ -13,9 +13,10 @@ By count (all weights alike), with S shards and W workers:
   one at most. Of all plans that keep this, too, it is one with the fewest moves.
 
 By weight: afterwards the richest worker is above the poorest by no more than the lightest of its
-own shards (so by no more than the heaviest shard there is), or by no more than `slack`; a second
-plan moves nothing; each step makes the sum of the squares smaller, so it ends. The fewest moves are
-not promised, and domains count for nothing: both would cost more than they bring.
+own shards (so by no more than the heaviest shard there is), or by no more than `slack`; so is each,
+where several are as rich. A second plan moves nothing; each step makes the sum of the squares
+smaller, so it ends. The fewest moves are not promised, and domains count for nothing: both would
+cost more than they bring.
 """
 
 from __future__ import annotations
@@ -198,12 +199,17 @@ def _level_by_weight(hands: _Hands, slack: int) -> None:
         insort(piles[place], (weights[number], number))
         loads[place] += weights[number]
     while True:
-        rich = max(everyone, key=lambda place: (loads[place], -place))
         poor = min(everyone, key=lambda place: (loads[place], place))
-        gap = loads[rich] - loads[poor]
-        chosen = _nearest_half(piles[rich], gap)
-        if gap <= slack or chosen is None:
+        most = max(loads)
+        gap = most - loads[poor]
+        if gap <= slack:
             break
+        # Of several that are as rich, whoever can give something.
+        givers = (place for place in everyone if loads[place] == most and piles[place][0][0] < gap)
+        rich = next(givers, None)
+        if rich is None:
+            break
+        chosen = _nearest_half(piles[rich], gap)
         item = piles[rich].pop(chosen)
         insort(piles[poor], item)
         loads[rich] -= item[0]
@@ -213,11 +219,9 @@ def _level_by_weight(hands: _Hands, slack: int) -> None:
             hands.give(number, place)
 
 
-def _nearest_half(pile: list[tuple[int, int]], gap: int) -> int | None:
-    """The shard that brings the two closest together; None where none does."""
+def _nearest_half(pile: list[tuple[int, int]], gap: int) -> int:
+    """The shard that brings the two closest together, of a pile that has one below the gap."""
     above = bisect_left(pile, (gap // 2 + 1, -1))
     if above and (above == len(pile) or gap - pile[above - 1][0] <= pile[above][0]):
         return above - 1
-    if above < len(pile) and pile[above][0] < gap:
-        return above
-    return None
+    return above

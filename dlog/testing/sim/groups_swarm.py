@@ -35,6 +35,7 @@ class GroupWeather:
     crash: float = 0.0
     freeze: float = 0.0
     restarts: float = 1.0  # of those that die
+    cuts: int = 0  # of one worker from metadata, while all others reach it
     is_drifting: bool = False
     slow: float = 1.0
     process_ms: float = 4.0
@@ -104,6 +105,7 @@ def draw_group_weather(chance: Chance) -> GroupWeather:
         crash=rate("workers crash", 0.03),
         freeze=rate("workers freeze", 0.03),
         restarts=chance.pick((1.0, 0.5, 0.0), "the dead come back"),
+        cuts=chance.pick((0, 0, 0, 0, 1, 2), "workers are cut off"),
         is_drifting=on("clocks drift"),
         slow=chance.pick((1.0, 1.0, 1.0, 10.0), "slow links, times"),
         process_ms=chance.pick((2.0, 2.0, 20.0), "a batch takes, in ms"),

@@ -19,7 +19,7 @@ from dlog.effects import (
     ReadNode,
     ReplaceNode,
 )
-from dlog.errors import DlogError, LeaseLost
+from dlog.errors import DlogError, LeaseLost, Outcome, Timeout
 from dlog.groups.asks import (
     Ask,
     Leave,
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from dlog.testing.sim.groups_world import GroupScene
 
 FROZEN_MS = 200.0
-POLL_MS = 10.0
+CUT_MS, CUT_ANSWER_MS = 300.0, 4.0
+POLL_MS = 5.0
 LOG_UID = "u"
 
 
@@ -79,6 +80,7 @@ class SimMember:
         self.name = name
         self.alive = True
         self.frozen = False
+        self.is_cut = False
         self.synced = 0
         self._inbox: list[Callable[[], None]] = []
         chance = world.chance
@@ -163,6 +165,16 @@ class SimMember:
             for what in inbox:
                 self.receive(what)
 
+    def cut_off(self) -> None:
+        """From metadata, and only this one: nobody else notices anything but its silence."""
+        self.world.note(f"{self.name} is cut off from metadata")
+        self.world.mark("a worker is cut off")
+        self.is_cut = True
+        self.world.after(self.world.chance.delay(CUT_MS), self.reach_again)
+
+    def reach_again(self) -> None:
+        self.is_cut = False
+
     def leave(self) -> None:
         if self.alive:
             self.world.note(f"{self.name} is asked to leave")
@@ -174,6 +186,12 @@ class SimMember:
     def perform(self, effect: Effect, answer: Answered) -> None:
         meta = self.scene.meta
         self.asked += 1
+        if self.is_cut and not isinstance(effect, Pause):
+            reads = isinstance(effect, (ReadNode, ListNodes, ReadLeaseLog))
+            outcome = Outcome.NOT_HAPPENED if reads else Outcome.UNKNOWN
+            lost = Timeout("no reply in time", outcome=outcome)
+            self.after(CUT_ANSWER_MS, lambda: answer(None, lost))
+            return
         match effect:
             case ReadNode(path=path, fresh=fresh):
                 meta.read(self, path, fresh, answer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from dlog.groups.membership import Phase
 from dlog.groups.meta_leases import MetaLeases
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shards import GroupShard
+from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 from dlog.meta.layout import Layout
 from dlog.meta.store import parent_of
@@ -220,6 +221,8 @@ class GroupHistory:
             world.after(at(), self._split)
         for _ in range(weather.more):
             world.after(at(), self._append)
+        for _ in range(weather.cuts):
+            world.after(at(), self._cut)
         for _ in range(weather.truncations):
             world.after(at(), self._truncate)
         if weather.seals:
@@ -240,6 +243,11 @@ class GroupHistory:
         living = self.scene.living()
         if len(living) > 1:
             self.world.chance.pick(living, "who leaves").leave()
+
+    def _cut(self) -> None:
+        living = self.scene.living()
+        if living:
+            self.world.chance.pick(living, "who is cut off").cut_off()
 
     def _append(self) -> None:
         open_ones = [each for each in self.scene.shards.values() if not each.is_sealed]
@@ -280,6 +288,7 @@ class GroupHistory:
         scene.meta.heal()
         for each in scene.members:
             each.thaw()
+            each.is_cut = False
         if not scene.living() and not self._is_done_for():
             scene.spawn()
 
@@ -317,18 +326,16 @@ class GroupHistory:
         if dead:
             return f"{sorted(dead)} are not buried"
         kept, leases = scene.oracle.kept, scene.oracle.leases
-        counts = {each.id: 0 for each in living}
-        loads = dict(counts)
-        heaviest = 1
+        weights: dict[WorkerId, list[int]] = {each.id: [] for each in living}
         for name, shard in scene.shards.items():
             lease = leases.get(name)
             if lease is not None and lease.is_finished:
                 continue
             if any(p not in leases or not leases[p].is_finished for p in shard.parents):
                 return f"{name} waits for its parents"
-            if lease is None or lease.consumer not in counts:
+            if lease is None or lease.consumer not in weights:
                 return f"nobody consumes {name}: {lease}"
-            if lease.owner != lease.consumer and lease.owner in counts:
+            if lease.owner != lease.consumer and lease.owner in weights:
                 return f"nobody consumes {name}: {lease}"
             if shard.is_sealed:
                 return f"{name} is not finished"
@@ -343,15 +350,8 @@ class GroupHistory:
             consumer = next(each for each in living if each.id == lease.consumer)
             if name not in consumer.core.consumers:
                 return f"{consumer} does not know that it has {name}"
-            counts[lease.consumer] += 1
-            loads[lease.consumer] += shard.weight
-            heaviest = max(heaviest, shard.weight)
-        spread = max(loads.values()) - min(loads.values())
-        if spread > heaviest:
-            return f"it is not even: {sorted(loads.values())}"
-        if not self.weather.weights and max(counts.values()) - min(counts.values()) > 1:
-            return f"it is not even: {sorted(counts.values())}"
-        return None
+            weights[lease.consumer].append(shard.weight)
+        return _unevenness(weights.values())
 
     def _be_quiet(self) -> None:
         """Nothing moves any more, and nobody asks for much."""
@@ -375,6 +375,15 @@ class GroupHistory:
         plans = 2 * (3 + count)
         most = renewals * (2 + 2 * looks) + plans
         require(asked <= most, "LH-28", f"{member} asked {asked} times, {most:.0f} would do")
+
+
+def _unevenness(weights: Collection[list[int]]) -> str | None:
+    """The richest is above the poorest by no more than its lightest shard: with equal weights, by
+    no more than one."""
+    loads = [sum(each) for each in weights]
+    gap = max(loads) - min(loads)
+    lightest = [min(each, default=0) for each in weights if sum(each) == max(loads)]
+    return None if gap <= min(lightest) else f"it is not even: {sorted(weights)}"
 
 
 _LAYOUT = Layout()

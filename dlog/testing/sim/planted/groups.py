@@ -34,7 +34,7 @@ LOGS: dict[str, Any] = {**NODES, "store": "logs"}
 BUSY: dict[str, Any] = {"messages": 5, "more": 6, "batch": 1, "workers": 3}
 CALM: dict[str, Any] = {"crash": 0.0, "freeze": 0.0, "force": False}
 SLEEPY: dict[str, Any] = {**NODES, **BUSY, "freeze": 0.02}
-AWAY: dict[str, Any] = {**NODES, **BUSY, "meta_outages": True, "meta_pauses": True}
+AWAY: dict[str, Any] = {**NODES, **BUSY, "meta_pauses": True, "cuts": 4, "more": 12}
 JOINED: dict[str, Any] = {**BUSY, "joiners": 2, "shards": 5, "seals": False}
 
 
@@ -233,7 +233,12 @@ def a_lease_is_taken_from_the_living(patch: Patch) -> None:
     patch.setattr(meta_leases, "check_free", check_free)
 
 
-@plants("LH-46: dead is judged behind the look at the lease", **JOINED, meta_stale=1.0)
+@plants(
+    "LH-46: dead is judged behind the look at the lease",
+    **JOINED,
+    meta_stale=1.0,
+    survives="the lease was read behind a sync, and no plain read is older than our last sync",
+)
 def death_is_believed_of_an_old_read(patch: Patch) -> None:
     def is_dead(places: Any, worker: WorkerId) -> Procedure[bool]:
         try:
@@ -522,7 +527,13 @@ def what_we_do_not_know_we_keep(patch: Patch) -> None:
 # --- leases in logs
 
 
-@plants("I20: a sleeper that opened a lease's log finds out", **{**LOGS, **BUSY}, freeze=0.03)
+@plants(
+    "I20: a sleeper that opened a lease's log finds out",
+    **{**LOGS, **BUSY},
+    freeze=0.03,
+    survives="whoever lost its turn was taken for dead, so its deadline is over: it gives back "
+    "what it took before it delivers anything",
+)
 def who_opened_the_log_has_the_lease(patch: Patch) -> None:
     def is_ours(lease: Lease, me: WorkerId, epoch: int) -> bool:
         return True
