@@ -34,6 +34,7 @@ class Renew(Ask):
     holds: tuple[str, ...]
     coming: tuple[str, ...]
     done: tuple[str, ...]
+    rings: int
     sent_s: float
 
 

@@ -84,6 +84,7 @@ class WorkerCore:
         self.busy: dict[str, OfShard] = {}
         self.retry_s: dict[str, float] = {}  # when to try again what failed for a shard
         self.moves: tuple[Move, ...] = ()  # of the last plan, of everybody
+        self.plans = 0
         self.is_leaving = False
         self.why_leaving = ""
         self.has_ended = False
@@ -93,6 +94,8 @@ class WorkerCore:
         self._replan_s = now_s
         self._reading = False
         self._read_late = False  # something changed while the group was being read
+        self._to_ring: dict[WorkerId, dict[str, None]] = {}
+        self._ringing: set[WorkerId] = set()
         self._unheld: set[str] = set()
         self._unblocked: set[str] = set()
         self._left = False
@@ -244,8 +247,7 @@ class WorkerCore:
                 self._left = error is None
                 self.retry_s[""] = now_s + self.options.retry_s
             case Ring():
-                if error is None and answer is False:
-                    self._plan_soon(now_s)
+                self._on_rung(ask, answer, error, now_s)
             case OfShard():
                 self._on_shard(ask, answer, error, now_s)
         self._step(now_s)
@@ -263,10 +265,10 @@ class WorkerCore:
         self, worker: WorkerId, answer: Any, error: DlogError | None, now_s: float
     ) -> None:
         if worker == self.me:
-            if error is None:
-                self.member.on_looked_at_ours(answer)
+            if error is not None or (self.is_leaving and self._is_gone()):
+                self.member.on_not_looked(worker, now_s)  # it is no loss that we left
             else:
-                self.member.on_not_looked(worker, now_s)
+                self.member.on_looked_at_ours(answer)
         elif error is not None:
             self.member.on_not_looked(worker, now_s)
         elif self.member.on_looked(worker, answer, now_s):
@@ -290,6 +292,18 @@ class WorkerCore:
             self.ask_leave(now_s, "all shards are done")
             return
         self._plan(now_s)
+
+    def _on_rung(self, ask: Ring, answer: Any, error: DlogError | None, now_s: float) -> None:
+        self._ringing.discard(ask.worker)
+        if error is None and answer is False:
+            self._plan_soon(now_s)  # it is gone
+        elif error is not None:
+            for shard in ask.shards:
+                if shard in self.coming:
+                    self.coming[shard].look_s = now_s + self.options.retry_s
+
+    def _ring(self, worker: WorkerId, shard: str) -> None:
+        self._to_ring.setdefault(worker, {})[shard] = None
 
     def _on_shard(self, ask: OfShard, answer: Any, error: DlogError | None, now_s: float) -> None:
         shard = ask.shard
@@ -336,6 +350,7 @@ class WorkerCore:
         elif coming is not None:
             coming.look_s = now_s + self.options.retry_s
         else:
+            self._to_look[shard] = None  # it may have been done all the same
             self._plan_soon(now_s, self.options.retry_s)
 
     def _on_announced(self, shard: str, lease: Lease, now_s: float) -> None:
@@ -346,8 +361,7 @@ class WorkerCore:
             look_s = now_s + self.options.renew_s
             coming = self.coming.setdefault(shard, Coming(lease.consumer, now_s, look_s))
             coming.look_s = look_s
-            if coming.rings % 3 == 0:  # it may not have been heard
-                self._effects.append(Ring(lease.consumer, (shard,)))
+            self._ring(lease.consumer, shard)
             coming.rings += 1
             if coming.victim != lease.consumer:
                 coming.victim, coming.since_s = lease.consumer, now_s
@@ -356,7 +370,7 @@ class WorkerCore:
         self.coming.pop(shard, None)
         whose = lease.consumer or lease.owner
         if whose is not None and whose != self.me:
-            self._effects.append(Ring(whose, (shard,)))  # which may not know of it
+            self._ring(whose, shard)  # which may not know of it
         self._plan_soon(now_s, self.options.retry_s)
 
     def _on_finished(self, shard: str, now_s: float) -> None:
@@ -384,8 +398,8 @@ class WorkerCore:
             self._send(Drop(shard, seen))
         elif lease.owner == self.me and lease.consumer is None and not self.is_leaving:
             self._to_take[shard] = None  # it was left to us
-        elif lease.owner == self.me and shard not in self.coming and lease.consumer is None:
-            self._send(Renounce(shard))
+        elif lease.owner == self.me and shard not in self.coming:
+            self._send(Renounce(shard))  # an announcement that we do not remember
         elif lease.consumer is None:
             self._plan_soon(now_s)
 
@@ -479,6 +493,7 @@ class WorkerCore:
     def _plan(self, now_s: float) -> None:
         outlook = self._look_out()
         self.moves = plan(outlook.view)
+        self.plans += 1
         self._to_take = {
             move.shard: outlook.consumers.get(move.shard)
             for move in moves_of(self.moves, self.me)
@@ -486,7 +501,7 @@ class WorkerCore:
         }
         for move in self.moves:
             if move.taker != self.me and move.shard in self._unblocked:
-                self._effects.append(Ring(move.taker, (move.shard,)))
+                self._ring(move.taker, move.shard)
         self._unblocked.clear()
         self._wonder(outlook.unheld)
         if self._read_late:
@@ -536,6 +551,10 @@ class WorkerCore:
         self._work(now_s)
         if self.member.is_member and not self.is_leaving:
             self._seek(now_s)
+        for worker in [each for each in self._to_ring if each not in self._ringing]:
+            # What one is asked at a time comes in one piece.
+            self._ringing.add(worker)
+            self._effects.append(Ring(worker, tuple(self._to_ring.pop(worker))))
         if not self._left and not (self.is_leaving and self._is_gone()):
             holds = (*self.consumers, *self.halted, *self.returning)
             self._effects += self.member.asks(now_s, holds, self.coming)

@@ -49,11 +49,14 @@ class Errands:
             case Register(domain=domain):
                 return presence.register(places, me, domain)
             case Renew():
-                return presence.beat(places, ask.seen, ask.counter, ask.holds, ask.coming, ask.done)
+                return presence.beat(
+                    places, ask.seen, ask.counter, ask.holds, ask.coming, ask.done, ask.rings
+                )
             case ReadGroup():
                 return self._read_group()
             case LookAtWorker(worker=worker):
-                return presence.read_worker(places, worker)
+                # What is old delays a verdict, and whoever buries looks behind a sync.
+                return presence.read_worker(places, worker, fresh=False)
             case Bury(worker=worker, counter=counter):
                 return presence.bury(places, worker, counter)
             case Ring(worker=worker, shards=shards):

@@ -182,7 +182,7 @@ class LogLeases:
             return lease.released(me, held.turn, None, self._now_us())
 
         def is_done(sent: Lease, found: Lease) -> bool:
-            return not meta_leases.is_ours(found, me, held.turn)
+            return meta_leases.is_let_go(found, held.turn)
 
         try:
             yield from self._nodes.change(

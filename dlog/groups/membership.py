@@ -22,7 +22,7 @@ from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 
 TICK_S = 1e-6  # behind a time-out, not at it
-LATE_RENEWALS = 1.6  # after so many times the interval, a neighbour is late
+LATE_RENEWALS = 1.25  # after so many times the interval, a neighbour is late
 
 
 class Phase(enum.Enum):
@@ -71,6 +71,8 @@ class GroupOptions:
 class _Neighbour:
     look_s: float
     looked_s: float | None = None
+    has_renewed: bool = False  # since we look
+    is_hinted: bool = False  # while a look was under way, which may be older
 
 
 @dataclass(slots=True)
@@ -87,7 +89,9 @@ class Membership:
     """Our node says something else than is so."""
     wanted: set[str] = field(default_factory=set)
     """What others asked us to look at, and we did not yet."""
+    _asked: set[str] = field(default_factory=set)
     _done: set[str] = field(default_factory=set)
+    _rings: int = 0
     _counter: int = 0
     _renew_at_s: float = 0.0
     _neighbours: dict[WorkerId, _Neighbour] = field(default_factory=dict)
@@ -129,7 +133,7 @@ class Membership:
                 self._counter += 1
                 self.is_stale = False
                 lists = tuple(sorted(holds)), tuple(sorted(coming)), tuple(sorted(self._done))
-                found.append(Renew(self.seen, self._counter, *lists, sent_s=now_s))
+                found.append(Renew(self.seen, self._counter, *lists, self._rings, now_s))
         if self.phase is Phase.MEMBER:
             found += self._looks(now_s)
         return found
@@ -195,8 +199,9 @@ class Membership:
     def on_renewed(self, ask: Renew, seen: SeenWorker, now_s: float) -> None:
         self._under_way.discard("renew")
         self.seen, self.confirmed_s = seen, ask.sent_s
-        self._done.difference_update(ask.done)
-        self.wanted |= set(seen.node.wanted) - self._done
+        if seen.node.rings == ask.rings:
+            self._done.difference_update(ask.done)
+        self._hear(seen.node)
         self._renew_at_s = max(ask.sent_s + self.options.renew_s, now_s)
         if self.phase is Phase.PROVING:
             self.phase = Phase.MEMBER
@@ -209,20 +214,27 @@ class Membership:
             self.phase = Phase.LOST
 
     def looked_into(self, shard: str) -> None:
-        """At the bidding of others, who need not ask again."""
+        """If at the bidding of others: they need not ask again."""
         self.wanted.discard(shard)
-        self._done.add(shard)
+        if shard in self._asked:
+            self._asked.discard(shard)
+            self._done.add(shard)
+            self.is_stale = True
 
     def see(self, seen: SeenWorker, now_s: float) -> None:
         worker = seen.node.id
+        before = self.others.get(worker)
         self.others[worker] = seen.node
         neighbour = self._neighbours.get(worker)
         if neighbour is not None:
             gap_s = math.inf if neighbour.looked_s is None else now_s - neighbour.looked_s
             if gap_s > self.options.timeout_s / 2:
                 self._expiry.forget(worker)  # while we did not look it may have been well
+            elif before is not None and before.counter != seen.node.counter:
+                neighbour.has_renewed = True
             neighbour.looked_s = now_s
-            neighbour.look_s = now_s + self.options.renew_s
+            neighbour.look_s = now_s + (0.0 if neighbour.is_hinted else self.options.renew_s)
+            neighbour.is_hinted = False
             self._expiry.see(worker, seen.node.counter, now_s)
 
     def on_looked(self, worker: WorkerId, seen: SeenWorker | None, now_s: float) -> bool:
@@ -249,7 +261,7 @@ class Membership:
                 self.see(seen, now_s)
         mine = workers.get(self.me)
         if mine is not None:
-            self.wanted |= set(mine.node.wanted) - self._done
+            self._hear(mine.node)
         self._choose_neighbours(now_s)
 
     def hint(self, worker: WorkerId, now_s: float) -> None:
@@ -257,6 +269,7 @@ class Membership:
         neighbour = self._neighbours.get(worker)
         if neighbour is not None:
             neighbour.look_s = min(neighbour.look_s, now_s)
+            neighbour.is_hinted = worker in self._under_way
 
     def look_at_ours(self) -> list[Ask]:
         """Somebody may have rung. While we renew it is our own renewal that is heard, and that
@@ -271,7 +284,16 @@ class Membership:
         if seen is None:
             self.phase = Phase.LOST
         else:
-            self.wanted |= set(seen.node.wanted) - self._done
+            self._hear(seen.node)
+
+    def _hear(self, node: WorkerNode) -> None:
+        """What others want. Whoever rang again wants it again."""
+        if node.rings > self._rings:
+            self._rings = node.rings
+            self._done.clear()
+        news = set(node.wanted) - self._done
+        self.wanted |= news
+        self._asked |= news
 
     def _forget(self, worker: WorkerId) -> None:
         self.others.pop(worker, None)
@@ -279,10 +301,13 @@ class Membership:
         self._expiry.forget(worker)
 
     def _choose_neighbours(self, now_s: float) -> None:
-        """The next few in the ring; all, while one of them is late."""
+        """The next few in the ring; all, from when one of them is late until each is known to be
+        alive, or dead."""
         late_s = LATE_RENEWALS * self.options.renew_s
+        was_late = self._is_anybody_late
         self._is_anybody_late = any(
-            each.looked_s is not None and self._expiry.quiet_s(worker, now_s) > late_s
+            each.looked_s is not None
+            and (self._expiry.quiet_s(worker, now_s) > late_s or was_late > each.has_renewed)
             for worker, each in self._neighbours.items()
         )
         ring = sorted((*self.others, self.me), key=lambda each: each.incarnation)

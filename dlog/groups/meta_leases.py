@@ -66,7 +66,7 @@ class MetaLeases:
             return lease.released(me, epoch, checkpoint, self._now_us())
 
         def is_done(sent: Lease, found: Lease) -> bool:
-            return not is_ours(found, me, epoch)
+            return is_let_go(found, epoch)  # or else it may have been taken from us
 
         yield from self._change(held, change, is_done, "group.released")
 

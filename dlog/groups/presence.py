@@ -32,6 +32,7 @@ from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 
 TRIES = 4
+RING_TRIES = 16  # many may ring one worker, as when another one begins
 READS_AT_ONCE = 16
 
 
@@ -81,14 +82,17 @@ def beat(
     holds: Sequence[str],
     coming: Sequence[str],
     done: Iterable[str],
+    rings: int,
 ) -> Procedure[SeenWorker]:
-    """Renew our node. `LeaseLost`: it is gone, or is not the one that we renewed last: somebody
+    """Renew our node. `done`: what we looked into behind so many `rings`; who rang since wants it
+    looked at once more. `LeaseLost`: it is gone, or is not the one that we renewed last: somebody
     took us for dead."""
     path = places.worker(seen.node.id)
     least, done = seen.node.counter, tuple(done)
     failure: DlogError | None = None
     for _ in range(TRIES):
-        node = seen.node.renewed(counter, holds, coming, done)
+        answered = done if seen.node.rings == rings else ()
+        node = seen.node.renewed(counter, holds, coming, answered)
         try:
             version = yield ReplaceNode(path, node.to_bytes(), seen.version, point="group.renewed")
             return SeenWorker(node, version)
@@ -153,22 +157,23 @@ def leave(places: GroupPlaces, me: WorkerId) -> Procedure[None]:
 
 def ring(places: GroupPlaces, worker: WorkerId, shards: Sequence[str]) -> Procedure[bool]:
     """Ask a worker to look at shards; whether it is there to hear it."""
-    for _ in range(TRIES):
+    failure: DlogError | None = None
+    for _ in range(RING_TRIES):
         seen = yield from read_worker(places, worker)
         if seen is None:
             return False
         node = seen.node.rung(shards)
-        if node.wanted == seen.node.wanted:
-            return True
         try:
             yield ReplaceNode(places.worker(worker), node.to_bytes(), seen.version)
             return True
-        except (Conflict, NotFound):
-            pass
+        except (Conflict, NotFound) as error:
+            failure = error
         except DlogError as error:
             if not unknown(error):
                 raise
-    return True  # whoever wants an answer rings again
+            failure = error
+    assert failure is not None
+    raise failure
 
 
 def read_workers(places: GroupPlaces, me: WorkerId) -> Procedure[dict[WorkerId, SeenWorker]]:

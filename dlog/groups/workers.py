@@ -24,7 +24,7 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class WorkerNode:
     """`holds`: the shards it consumes. `coming`: those it announced itself for. `wanted`: what
-    others ask it to look at. `after`: incarnations of its name that were there when it came."""
+    others ask it to look at, `rings`: how often anybody did. `after`: incarnations of its name that were there when it came."""
 
     id: WorkerId
     counter: int = 0
@@ -33,6 +33,7 @@ class WorkerNode:
     holds: tuple[str, ...] = ()
     coming: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
+    rings: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def renewed(
@@ -55,7 +56,8 @@ class WorkerNode:
     def rung(self, shards: Iterable[str]) -> WorkerNode:
         """By somebody else, who wants it to look at these."""
         wanted = (*self.wanted, *(each for each in shards if each not in self.wanted))
-        return dataclasses.replace(self, wanted=wanted[-limits.GROUP_SHARDS_MAX :])
+        wanted = wanted[-limits.GROUP_SHARDS_MAX :]
+        return dataclasses.replace(self, wanted=wanted, rings=self.rings + 1)
 
     def to_bytes(self) -> bytes:
         return dump(
@@ -68,6 +70,7 @@ class WorkerNode:
                 "holds": list(self.holds),
                 "coming": list(self.coming),
                 "wanted": list(self.wanted),
+                "rings": self.rings,
             }
         )
 
@@ -86,11 +89,12 @@ class WorkerNode:
             _names(fields, "holds", where),
             _names(fields, "coming", where),
             _names(fields, "wanted", where),
+            the_int(fields, "rings", where),
             extra={k: v for k, v in fields.items() if k not in _FIELDS},
         )
 
 
-_FIELDS = frozenset("format counter domain after holds coming wanted".split())
+_FIELDS = frozenset("format counter domain after holds coming wanted rings".split())
 
 
 def _names(fields: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:

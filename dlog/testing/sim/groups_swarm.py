@@ -21,6 +21,7 @@ NEVER, SOMETIMES, ALWAYS = 0.0, 0.3, 1.0
 class GroupWeather:
     meta: MetaManners = field(default_factory=MetaManners)
     store: str = "nodes"  # or logs
+    timeout_s: float = TIMEOUT_S
     workers: int = 2
     joiners: int = 0  # more workers, later
     leavers: int = 0
@@ -57,9 +58,9 @@ class GroupWeather:
 
     def options(self) -> GroupOptions:
         return GroupOptions(
-            timeout_s=TIMEOUT_S,
-            flush_s=TIMEOUT_S / 4,
-            force_s=TIMEOUT_S if self.force else None,
+            timeout_s=self.timeout_s,
+            flush_s=self.timeout_s / 4,
+            force_s=self.timeout_s if self.force else None,
             neighbours=self.neighbours,
             moves_at_once=self.moves_at_once,
             trusts_name=self.trusts_name,

@@ -194,6 +194,7 @@ class SimMember:
             return
         match effect:
             case ReadNode(path=path, fresh=fresh):
+                self.asked += fresh  # a sync before it
                 meta.read(self, path, fresh, answer)
             case ReplaceNode(path=path, value=value, version=version):
                 meta.write(self, path, lambda: meta.put(path, value, version), answer)
