@@ -15,34 +15,10 @@ told. Of the plan it makes the moves that it is the taker of.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from dlog.errors import Conflict, DlogError, LeaseLost
-from dlog.groups.asks import (
-    Ask,
-    Bury,
-    Drop,
-    Leave,
-    Look,
-    LookAtWorker,
-    OfShard,
-    Order,
-    ReadGroup,
-    Register,
-    Release,
-    Renew,
-    Renounce,
-    Ring,
-    Save,
-    Saved,
-    ShardStopped,
-    Shutdown,
-    StartShard,
-    StopFetch,
-    Take,
-    WorkerEnded,
-)
+from dlog.groups import asks
 from dlog.groups.consumer import ShardConsumer, ShardState, StopReason, StopStep
 from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.membership import GroupOptions, Membership, Phase
@@ -50,18 +26,9 @@ from dlog.groups.outlook import Outlook, gates, look_out
 from dlog.groups.plan import moves_of, plan
 from dlog.groups.shards import ShardGraph
 from dlog.groups.store import Held
+from dlog.groups.underway import Coming, Rings, Underway
 from dlog.groups.view import Move, WorkerId, WorkerView
 from dlog.ids import Position
-
-
-@dataclass(slots=True)
-class Coming:
-    """A shard that we announced ourselves for."""
-
-    victim: WorkerId
-    since_s: float
-    look_s: float
-    rings: int = 0
 
 
 class WorkerCore:
@@ -73,36 +40,32 @@ class WorkerCore:
         domain: str | None = None,
         options: GroupOptions | None = None,
     ) -> None:
-        self.me = me
-        self.options = options or GroupOptions()
+        self.me, self.options = me, options or GroupOptions()
         self.member = Membership(me, self.options, now_s, domain)
         self.graph = ShardGraph()
         self.consumers: dict[str, ShardConsumer] = {}
         self.coming: dict[str, Coming] = {}
         self.returning: dict[str, Held] = {}  # claimed, and not wanted any more
         self.halted: dict[str, Held] = {}  # failed here: kept, so that it fails nowhere else
-        self.busy: dict[str, OfShard] = {}
-        self.retry_s: dict[str, float] = {}  # when to try again what failed for a shard
+        self.underway = Underway()
         self.moves: tuple[Move, ...] = ()  # of the last plan, of everybody
         self.plans = 0
-        self.is_leaving = False
+        self.is_leaving = self.has_ended = False
         self.why_leaving = ""
-        self.has_ended = False
-        self._effects: list[Ask | Order] = []
+        self._effects: list[asks.Ask | asks.Order] = []
         self._to_take: dict[str, WorkerId | None] = {}  # and who has it
         self._to_look: dict[str, None] = {}
         self._replan_s = now_s
         self._reading = False
         self._read_late = False  # something changed while the group was being read
-        self._to_ring: dict[WorkerId, dict[str, None]] = {}
-        self._ringing: set[WorkerId] = set()
+        self._rings = Rings()
         self._unheld: set[str] = set()
         self._unblocked: set[str] = set()
         self._left = False
 
     # --- questions
 
-    def take(self) -> list[Ask | Order]:
+    def take(self) -> list[asks.Ask | asks.Order]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -138,8 +101,9 @@ class WorkerCore:
         if self.has_ended:
             return math.inf
         if self.is_leaving and self._is_gone():
-            return math.inf if self.member.is_renewing else self.retry_s.get("", math.inf)
-        due, busy, retry_s = self.member.due_s(), self.busy, self.retry_s
+            return math.inf if self.member.is_renewing else self.underway.retry_s.get("", math.inf)
+        due, underway = self.member.due_s(), self.underway
+        busy, retry_s = underway.busy, underway.retry_s
         for shard, consumer in self.consumers.items():
             if (writes_s := consumer.due_s()) < due and shard not in busy:
                 due = min(due, max(writes_s, retry_s.get(shard, 0.0)))
@@ -148,7 +112,7 @@ class WorkerCore:
                 due = min(due, retry_s.get(shard, 0.0))
         if not self.member.is_member:
             return due
-        if self._to_look and self._moving() < self.options.moves_at_once:
+        if self._to_look and self.underway.moving() < self.options.moves_at_once:
             due = min([due, *(retry_s.get(s, 0.0) for s in self._to_look if s not in busy)])
         if not self.is_leaving and now_s < self.member.deadline_s:
             for shard, coming in self.coming.items():
@@ -214,7 +178,7 @@ class WorkerCore:
         consumer = self.consumers[shard]
         consumer.finished_work()
         assert consumer.reason is not None
-        self._effects.append(Shutdown(shard, consumer.reason))
+        self._effects.append(asks.Shutdown(shard, consumer.reason))
         self._step(now_s)
 
     def on_shut_down(self, shard: str, now_s: float) -> None:
@@ -233,26 +197,28 @@ class WorkerCore:
 
     # --- answers
 
-    def answered(self, ask: Ask, answer: Any, error: DlogError | None, now_s: float) -> None:
+    def answered(self, ask: asks.Ask, answer: Any, error: DlogError | None, now_s: float) -> None:
         match ask:
-            case Register():
+            case asks.Register():
                 self.member.on_registered(answer if error is None else None, now_s)
-            case Renew():
+            case asks.Renew():
                 self._on_renewed(ask, answer, error, now_s)
-            case LookAtWorker() | Bury():
+            case asks.LookAtWorker() | asks.Bury():
                 self._on_looked(ask.worker, answer, error, now_s)
-            case ReadGroup():
+            case asks.ReadGroup():
                 self._on_group(answer, error, now_s)
-            case Leave():
+            case asks.Leave():
                 self._left = error is None
-                self.retry_s[""] = now_s + self.options.retry_s
-            case Ring():
+                self.underway.retry_s[""] = now_s + self.options.retry_s
+            case asks.Ring():
                 self._on_rung(ask, answer, error, now_s)
-            case OfShard():
+            case asks.OfShard():
                 self._on_shard(ask, answer, error, now_s)
         self._step(now_s)
 
-    def _on_renewed(self, ask: Renew, answer: Any, error: DlogError | None, now_s: float) -> None:
+    def _on_renewed(
+        self, ask: asks.Renew, answer: Any, error: DlogError | None, now_s: float
+    ) -> None:
         was_member = self.member.is_member
         if error is None:
             self.member.on_renewed(ask, answer, now_s)
@@ -285,6 +251,7 @@ class WorkerCore:
         shards, workers = answer
         self.graph.update(shards)
         self.member.on_group(workers, now_s)
+        self._effects += self.member.bury_namesakes()
         if self.member.is_replaced():
             self.ask_leave(now_s, "another process goes by the same name")
             return
@@ -293,8 +260,8 @@ class WorkerCore:
             return
         self._plan(now_s)
 
-    def _on_rung(self, ask: Ring, answer: Any, error: DlogError | None, now_s: float) -> None:
-        self._ringing.discard(ask.worker)
+    def _on_rung(self, ask: asks.Ring, answer: Any, error: DlogError | None, now_s: float) -> None:
+        self._rings.answered(ask.worker)
         if error is None and answer is False:
             self._plan_soon(now_s)  # it is gone
         elif error is not None:
@@ -302,34 +269,29 @@ class WorkerCore:
                 if shard in self.coming:
                     self.coming[shard].look_s = now_s + self.options.retry_s
 
-    def _ring(self, worker: WorkerId, shard: str) -> None:
-        self._to_ring.setdefault(worker, {})[shard] = None
-
-    def _on_shard(self, ask: OfShard, answer: Any, error: DlogError | None, now_s: float) -> None:
+    def _on_shard(
+        self, ask: asks.OfShard, answer: Any, error: DlogError | None, now_s: float
+    ) -> None:
         shard = ask.shard
-        self.busy.pop(shard, None)
-        self.retry_s.pop(shard, None)
+        self.underway.answered(shard)
         if error is not None and not isinstance(error, (LeaseLost, Conflict)):
-            self._again(shard, now_s)
+            self.underway.retry_s[shard] = now_s + self.options.retry_s
         match ask:
-            case Take():
+            case asks.Take():
                 self._on_taken(shard, answer, error, now_s)
-            case Look():
+            case asks.Look():
                 if error is None:
                     self._on_lease(answer, now_s)
                 else:
                     self._to_look.setdefault(shard)
-            case Save():
+            case asks.Save():
                 self._on_saved(ask, answer, error, now_s)
-            case Release():
+            case asks.Release():
                 self._on_released(ask, error, now_s)
-            case Renounce() | Drop():
+            case asks.Renounce() | asks.Drop():
                 if error is None or isinstance(error, (LeaseLost, Conflict)):
                     self.coming.pop(shard, None)
                     self.member.is_stale = True
-
-    def _again(self, shard: str, now_s: float) -> None:
-        self.retry_s[shard] = now_s + self.options.retry_s
 
     def _on_taken(self, shard: str, answer: Any, error: DlogError | None, now_s: float) -> None:
         coming = self.coming.get(shard)
@@ -341,7 +303,7 @@ class WorkerCore:
                 return
             consumer = ShardConsumer(shard, answer, self.options.flush_s, now_s)
             self.consumers[shard] = consumer
-            self._effects.append(StartShard(shard, consumer.epoch, consumer.start))
+            self._effects.append(asks.StartShard(shard, consumer.epoch, consumer.start))
         elif isinstance(answer, Lease) and error is None:
             self._on_announced(shard, answer, now_s)
         elif isinstance(error, (LeaseLost, Conflict)):
@@ -361,16 +323,16 @@ class WorkerCore:
             look_s = now_s + self.options.renew_s
             coming = self.coming.setdefault(shard, Coming(lease.consumer, now_s, look_s))
             coming.look_s = look_s
-            self._ring(lease.consumer, shard)
-            coming.rings += 1
+            self._rings.want(lease.consumer, shard)
             if coming.victim != lease.consumer:
                 coming.victim, coming.since_s = lease.consumer, now_s
-            self.member.is_stale |= coming.rings == 1
+            self.member.is_stale |= not coming.is_told
+            coming.is_told = True
             return
         self.coming.pop(shard, None)
         whose = lease.consumer or lease.owner
         if whose is not None and whose != self.me:
-            self._ring(whose, shard)  # which may not know of it
+            self._rings.want(whose, shard)  # which may not know of it
         self._plan_soon(now_s, self.options.retry_s)
 
     def _on_finished(self, shard: str, now_s: float) -> None:
@@ -395,34 +357,34 @@ class WorkerCore:
             self.returning[shard] = self.halted.pop(shard)
         elif lease.consumer == self.me and shard not in (*self.returning, *self.halted):
             # A claim of ours came true behind our back.
-            self._send(Drop(shard, seen))
+            self._send(asks.Drop(shard, seen))
         elif lease.owner == self.me and lease.consumer is None and not self.is_leaving:
             self._to_take[shard] = None  # it was left to us
         elif lease.owner == self.me and shard not in self.coming:
-            self._send(Renounce(shard))  # an announcement that we do not remember
+            self._send(asks.Renounce(shard))  # an announcement that we do not remember
         elif lease.consumer is None:
             self._plan_soon(now_s)
 
-    def _on_saved(self, ask: Save, answer: Any, error: DlogError | None, now_s: float) -> None:
+    def _on_saved(self, ask: asks.Save, answer: Any, error: DlogError | None, now_s: float) -> None:
         consumer = self.consumers.get(ask.shard)
         if consumer is None or consumer.epoch != ask.held.lease.epoch:
             return
         if error is None:
             consumer.tracker.saved(now_s)
             consumer.held = answer
-            self._effects.append(Saved(ask.shard, ask.checkpoint))
+            self._effects.append(asks.Saved(ask.shard, ask.checkpoint))
             if answer.lease.owner != self.me:
                 self._stop(ask.shard, StopReason.HANDED_OVER)
             return
         is_lost = isinstance(error, (LeaseLost, Conflict))
         consumer.tracker.not_saved(at_once=not is_lost)
         if is_lost:
-            self._effects.append(Saved(ask.shard, ask.checkpoint, error))
+            self._effects.append(asks.Saved(ask.shard, ask.checkpoint, error))
             self._stop(ask.shard, StopReason.LOST)
         if consumer.is_fenced and consumer.step is StopStep.FLUSHING:
             self._complete(consumer, now_s)  # it had its try
 
-    def _on_released(self, ask: Release, error: DlogError | None, now_s: float) -> None:
+    def _on_released(self, ask: asks.Release, error: DlogError | None, now_s: float) -> None:
         shard = ask.shard
         if error is not None and not isinstance(error, (LeaseLost, Conflict)):
             return  # again, when it is time
@@ -434,7 +396,7 @@ class WorkerCore:
         if error is not None:
             consumer.stop(StopReason.LOST)
         elif ask.checkpoint is not None:
-            self._effects.append(Saved(shard, ask.checkpoint))
+            self._effects.append(asks.Saved(shard, ask.checkpoint))
         self._complete(consumer, now_s)
         if error is None and ask.is_finished:
             self._on_finished(shard, now_s)
@@ -444,16 +406,16 @@ class WorkerCore:
     def _stop(self, shard: str, reason: StopReason) -> None:
         consumer = self.consumers.get(shard)
         if consumer is not None and consumer.stop(reason):
-            self._effects.append(StopFetch(shard))
+            self._effects.append(asks.StopFetch(shard))
 
     def _complete(self, consumer: ShardConsumer, now_s: float) -> None:
         consumer.completed()
         assert consumer.reason is not None
         del self.consumers[consumer.shard]
-        self.retry_s.pop(consumer.shard, None)
+        self.underway.retry_s.pop(consumer.shard, None)
         self.member.is_stale = True
         reason = StopReason.LOST if consumer.is_fenced else consumer.reason
-        self._effects.append(ShardStopped(consumer.shard, reason))
+        self._effects.append(asks.ShardStopped(consumer.shard, reason))
         self._plan_soon(now_s)
 
     def _flush(self, consumer: ShardConsumer, now_s: float) -> None:
@@ -465,10 +427,10 @@ class WorkerCore:
             if unsaved is None:
                 self._complete(consumer, now_s)
             else:
-                self._send(Save(shard, consumer.held, consumer.tracker.sent()))
+                self._send(asks.Save(shard, consumer.held, consumer.tracker.sent()))
         elif consumer.reason is StopReason.FAILED and not self.is_leaving:
             if unsaved is not None:
-                self._send(Save(shard, consumer.held, consumer.tracker.sent()))
+                self._send(asks.Save(shard, consumer.held, consumer.tracker.sent()))
             else:
                 consumer.releasing()
                 self.halted[shard] = consumer.held
@@ -480,7 +442,7 @@ class WorkerCore:
     def _release(self, consumer: ShardConsumer) -> None:
         is_finished = consumer.reason is StopReason.ENDED
         unsaved = consumer.tracker.unsaved
-        self._send(Release(consumer.shard, consumer.held, unsaved, is_finished))
+        self._send(asks.Release(consumer.shard, consumer.held, unsaved, is_finished))
 
     # --- planning
 
@@ -501,7 +463,7 @@ class WorkerCore:
         }
         for move in self.moves:
             if move.taker != self.me and move.shard in self._unblocked:
-                self._ring(move.taker, move.shard)
+                self._rings.want(move.taker, move.shard)
         self._unblocked.clear()
         self._wonder(outlook.unheld)
         if self._read_late:
@@ -529,14 +491,14 @@ class WorkerCore:
         others wait for, and what stays without anybody."""
         often = unheld if self.options.is_job else unheld & self._unheld
         self._unheld = unheld
-        ours = self.consumers.keys() | self._to_take.keys() | self.busy.keys()
+        ours = self.consumers.keys() | self._to_take.keys() | self.underway.busy.keys()
         wondered = gates(self.graph, self.member.others) | often
         self._to_look |= dict.fromkeys(sorted(wondered - ours))
 
     # --- what is to be done
 
-    def _send(self, ask: OfShard) -> None:
-        self.busy[ask.shard] = ask
+    def _send(self, ask: asks.OfShard) -> None:
+        self.underway.busy[ask.shard] = ask
         self._effects.append(ask)
 
     def _step(self, now_s: float) -> None:
@@ -544,17 +506,14 @@ class WorkerCore:
             return
         if self.member.phase is Phase.LOST:
             self._lose()
-        if self.member.wanted:
-            for shard in sorted(self.member.wanted - self.busy.keys()):
+        if self.member.wanted and not self._is_parting:
+            for shard in sorted(self.member.wanted - self.underway.busy.keys()):
                 self.member.wanted.discard(shard)
                 self._to_look.setdefault(shard)
         self._work(now_s)
         if self.member.is_member and not self.is_leaving:
             self._seek(now_s)
-        for worker in [each for each in self._to_ring if each not in self._ringing]:
-            # What one is asked at a time comes in one piece.
-            self._ringing.add(worker)
-            self._effects.append(Ring(worker, tuple(self._to_ring.pop(worker))))
+        self._effects += self._rings.due()
         if not self._left and not (self.is_leaving and self._is_gone()):
             holds = (*self.consumers, *self.halted, *self.returning)
             self._effects += self.member.asks(now_s, holds, self.coming)
@@ -572,7 +531,7 @@ class WorkerCore:
 
     def _work(self, now_s: float) -> None:
         for shard in list(self.consumers):
-            if shard in self.busy or now_s < self.retry_s.get(shard, 0.0):
+            if shard in self.underway.busy or now_s < self.underway.retry_s.get(shard, 0.0):
                 continue
             consumer = self.consumers[shard]
             if consumer.step is StopStep.FLUSHING:
@@ -580,26 +539,18 @@ class WorkerCore:
             elif consumer.step is StopStep.RELEASING:
                 self._release(consumer)
             elif consumer.due_s() <= now_s:
-                self._send(Save(shard, consumer.held, consumer.tracker.sent()))
+                self._send(asks.Save(shard, consumer.held, consumer.tracker.sent()))
         for shard, held in list(self.returning.items()):
-            if self._is_free(shard, now_s):
-                self._send(Release(shard, held, None, is_finished=False))
-        for shard in list(self._to_look):
-            if self._moving() >= self.options.moves_at_once:
-                break
-            if self._is_free(shard, now_s):
+            if self.underway.is_free(shard, now_s):
+                self._send(asks.Release(shard, held, None, is_finished=False))
+        for shard in [each for each in self._to_look if self.underway.is_free(each, now_s)]:
+            if self.underway.moving() < self.options.moves_at_once:
                 del self._to_look[shard]
-                self._send(Look(shard))
+                self._send(asks.Look(shard))
         if self.is_leaving:
             for shard in list(self.coming):
-                if self._is_free(shard, now_s):
-                    self._send(Renounce(shard))
-
-    def _moving(self) -> int:
-        return sum(not isinstance(each, Save) for each in self.busy.values())
-
-    def _is_free(self, shard: str, now_s: float) -> bool:
-        return shard not in self.busy and now_s >= self.retry_s.get(shard, 0.0)
+                if self.underway.is_free(shard, now_s):
+                    self._send(asks.Renounce(shard))
 
     def _seek(self, now_s: float) -> None:
         """More shards: those that are coming, those of the plan, and a new plan."""
@@ -608,41 +559,42 @@ class WorkerCore:
         if not self._reading and now_s >= self._replan_s:
             self._reading, self._read_late = True, False
             self._replan_s = math.inf
-            if self.options.trusts_name:
-                self._effects += [
-                    Bury(each, self.member.others[each].counter) for each in self.member.namesakes()
-                ]
-            self._effects.append(ReadGroup())
+            self._effects.append(asks.ReadGroup())
         for shard, coming in self.coming.items():
-            if now_s >= coming.look_s and self._is_free(shard, now_s):
+            if now_s >= coming.look_s and self.underway.is_free(shard, now_s):
                 force_s = self.options.force_s
                 is_late = force_s is not None and now_s >= coming.since_s + force_s
                 over = coming.victim if is_late else None
-                self._send(Take(shard, coming.victim, is_announced=True, over=over))
-        for shard in list(self._to_take):
-            if self._moving() >= self.options.moves_at_once:
-                break
-            if self._is_free(shard, now_s):
+                self._send(asks.Take(shard, coming.victim, is_announced=True, over=over))
+        for shard in [each for each in self._to_take if self.underway.is_free(each, now_s)]:
+            if self.underway.moving() < self.options.moves_at_once:
                 victim = self._to_take.pop(shard)
                 if shard not in self.consumers and shard not in self.returning:
-                    self._send(Take(shard, victim))
+                    self._send(asks.Take(shard, victim))
 
     def _end(self, now_s: float) -> None:
-        if self.consumers or self.busy:
+        if self.consumers or self.underway.busy:
             return
         if self.member.phase is Phase.LOST:
             self.has_ended = True
-            self._effects.append(WorkerEnded("", True, "taken for dead"))
+            self._effects.append(asks.WorkerEnded("", True, "taken for dead"))
         elif self.is_leaving and self._left:
             self.has_ended = True
-            self._effects.append(WorkerEnded("", False, self.why_leaving))
+            self._effects.append(asks.WorkerEnded("", False, self.why_leaving))
         elif self.is_leaving and not self.member.is_renewing:
             # The very last thing: until then nobody takes us for dead.
-            if not (self.coming or self.returning) and now_s >= self.retry_s.get("", 0.0):
-                self.retry_s[""] = math.inf
-                self._effects.append(Leave())
+            if self._is_gone() and now_s >= self.underway.retry_s.get("", 0.0):
+                self.underway.retry_s[""] = math.inf
+                self._effects.append(asks.Leave())
 
     def _is_gone(self) -> bool:
         """Nothing is left to renew for; or there never was."""
-        left = self.consumers or self.coming or self.returning or self.busy
-        return self.member.seen is None or not left
+        left = (
+            self.consumers or self.coming or self.returning or self.underway.busy or self._to_look
+        )
+        return self.member.seen is None or self._is_parting or not left
+
+    @property
+    def _is_parting(self) -> bool:
+        """Our node is being deleted, or is gone."""
+        return self._left or self.underway.retry_s.get("") == math.inf

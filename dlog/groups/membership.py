@@ -329,11 +329,15 @@ class Membership:
         """Whose nodes are worth a watch: a hint brings in sooner what a timer would."""
         return (self.me, *self._neighbours)
 
-    def namesakes(self) -> list[WorkerId]:
-        """What is left of our name from before."""
-        after = () if self.seen is None else self.seen.node.after
+    def bury_namesakes(self) -> list[Ask]:
+        """What is left of our name from before, where the name alone is proof enough."""
+        if not self.options.trusts_name or self.seen is None:
+            return []
+        after = self.seen.node.after
         return [
-            each for each in self.others if each.name == self.me.name and each.incarnation in after
+            Bury(each, node.counter)
+            for each, node in self.others.items()
+            if each.name == self.me.name and each.incarnation in after
         ]
 
     def is_replaced(self) -> bool:

@@ -24,7 +24,8 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class WorkerNode:
     """`holds`: the shards it consumes. `coming`: those it announced itself for. `wanted`: what
-    others ask it to look at, `rings`: how often anybody did. `after`: incarnations of its name that were there when it came."""
+    others ask it to look at, `rings`: how often anybody did. `after`: incarnations of its name
+    that were there when it came."""
 
     id: WorkerId
     counter: int = 0

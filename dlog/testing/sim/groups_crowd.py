@@ -1,6 +1,5 @@
-"""Large groups in a calm world: in how many rounds they are even, and what they ask of metadata when
-they are. A round is over when every worker has planned once more.
-"""
+"""Large groups in a calm world: in how many rounds they are even, and what they ask of metadata
+when they are. A round is over when every worker has planned once more."""
 
 from __future__ import annotations
 
