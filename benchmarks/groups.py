@@ -23,9 +23,11 @@ from typing import Any
 
 from dlog.groups.plan import plan
 from dlog.testing.group_plans import check_plan_by_count, random_start, starts, view_of
+from dlog.testing.sim.groups_crowd import Crowd, Evened
 
 LARGEST, ALL_UP_TO, RANDOM_STARTS = 64, 12, 100
 PLAN_MS_MAX = 20.0
+SHARDS, WORKERS, ROUNDS_MAX, ASKED_MAX = 1_000, 50, 3, 2.0
 
 
 def try_plans(quick: bool) -> dict[str, Any]:
@@ -62,7 +64,33 @@ def try_plans(quick: bool) -> dict[str, Any]:
     }
 
 
-ROWS: dict[str, Callable[[bool], dict[str, Any]]] = {"plan": try_plans}
+def converge(quick: bool) -> dict[str, Any]:
+    shards, workers = (60, 6) if quick else (SHARDS, WORKERS)
+    crowd = Crowd(shards)
+    told: dict[str, Any] = {}
+    few = workers // 5
+    events: dict[str, Callable[[], Evened]] = {
+        f"{workers} begin within a second": lambda: crowd.begin(workers),
+        f"{few} more join within a second": lambda: crowd.join(few),
+        f"{few} leave": lambda: crowd.leave(few),
+        f"{few} die at one moment": lambda: crowd.lose(few),
+    }
+    rounds = []
+    for what, happen in events.items():
+        evened = happen()
+        rounds.append(evened.rounds)
+        told[what] = f"{evened.rounds} rounds, {evened.moves} moves, {evened.took_ms / 1000:.1f} s"
+    average, most = crowd.asked_per_second()
+    told["metadata operations a second and worker"] = f"{average:.2f}, the busiest {most:.2f}"
+    one_moment = Crowd(shards, seed=1)
+    evened = one_moment.begin(workers, within_ms=0.0)
+    told[f"{workers} begin at one moment"] = f"{evened.rounds} rounds, {evened.moves} moves"
+    rounds.append(evened.rounds)
+    told["passed"] = max(rounds) <= ROUNDS_MAX and most <= ASKED_MAX
+    return told
+
+
+ROWS: dict[str, Callable[[bool], dict[str, Any]]] = {"plan": try_plans, "converge": converge}
 
 
 def main() -> int:

@@ -26,7 +26,6 @@ class Evened:
     rounds: int
     plans_most: int  # of one worker
     moves: int
-    fewest: int  # moves that would have done
     took_ms: float
 
 
@@ -89,10 +88,8 @@ class Crowd:
     def _after(self, what: Callable[[], None]) -> Evened:
         with decoded_once():
             self._note()
-            expected = len(self.scene.members)
             what()
             self.world.run(until_ms=self.world.now_ms + 1_001.0)
-            del expected
             end_ms = self.world.now_ms + PATIENCE_MS
             while not self._is_even():
                 assert self.world.now_ms < end_ms, "it does not become even"
@@ -100,7 +97,7 @@ class Crowd:
         plans = [each.core.plans - self._began.get(each.id, 0) for each in self.scene.living()]
         moves = self.scene.oracle.changes - self._changes
         took_ms = self.world.now_ms - self._began_ms
-        return Evened(min(plans) + (min(plans) < max(plans)), max(plans), moves, 0, took_ms)
+        return Evened(min(plans) + (min(plans) < max(plans)), max(plans), moves, took_ms)
 
     def _is_even(self) -> bool:
         living = [each for each in self.scene.living() if not each.core.is_leaving]

@@ -372,8 +372,8 @@ class GroupHistory:
         options = member.core.options
         renewals = QUIET_MS / 1000 / options.renew_s + 1
         looks = min(options.neighbours, count - 1)
-        plans = 2 * (3 + count)
-        most = renewals * (2 + 2 * looks) + plans
+        plans = 2 * (6 + count)  # with a sync before some of it
+        most = renewals * (3 + 2 * looks) + plans
         require(asked <= most, "LH-28", f"{member} asked {asked} times, {most:.0f} would do")
 
 

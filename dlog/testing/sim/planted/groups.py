@@ -41,7 +41,13 @@ JOINED: dict[str, Any] = {**BUSY, "joiners": 2, "shards": 5, "seals": False}
 # --- I20, I21: epochs and checkpoints
 
 
-@plants("P32: a stale epoch is accepted", **SLEEPY, joiners=1)
+@plants(
+    "P32: a stale epoch is accepted",
+    **{**NODES, "messages": 20, "batch": 1, "process_ms": 20.0, "checkpoints": "memory"},
+    freeze=0.02,
+    workers=2,
+    shards=2,
+)
 def a_stale_epoch_saves_a_checkpoint(patch: Patch) -> None:
     patch.setattr(Lease, "check_consumer", lambda self, me, epoch: None)
 
@@ -193,7 +199,7 @@ def a_sleeper_goes_on_where_it_stopped(patch: Patch) -> None:
     patch.setattr(WorkerCore, "_owns", owns)
 
 
-@plants("I22: a deadline counts from when the renewal was sent", **AWAY, slow=10.0)
+@plants("I22: a deadline counts from when the renewal was sent", **AWAY, slow=40.0)
 def a_deadline_counts_from_the_answer(patch: Patch) -> None:
     genuine = Membership.on_renewed
 
