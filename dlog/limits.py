@@ -124,6 +124,18 @@ RECOVERY_TIMEOUT_MS_DEFAULT = 30_000
 OPEN_TIMEOUT_MS_DEFAULT = 30_000
 STALL_AFTER_MS_DEFAULT = 10_000  # longer than a session, or a bookie's replacement, usually takes
 
+# Groups of workers. A worker's node names what it has, so shards of one group are bounded; what a
+# program keeps with a checkpoint is small beside a node's bound.
+GROUP_SHARDS_MAX = 4_096
+GROUP_WORKERS_MAX = 1_024
+GROUP_APP_BYTES_MAX = 4 * KIB
+GROUP_LEASE_BYTES_MAX = 64 * KIB
+GROUP_TIMEOUT_MS_DEFAULT = 20_000  # a worker that is silent for so long is dead
+GROUP_FLUSH_MS_DEFAULT = 5_000  # checkpoints kept in memory are written as often
+GROUP_MOVES_AT_ONCE = 16  # of one worker: what it claims, announces and releases beside each other
+GROUP_NEIGHBOURS = 3  # whose counters a worker watches while nothing is wrong
+GROUP_LEASE_LOG_EVERY = 256  # messages of a lease's log behind which it is truncated
+
 # Looking a place over (`dlog doctor`): what each server may take, and of how many nodes we look who
 # may read and change them. A few tell how all were made.
 EXAMINE_TIMEOUT_MS = 5_000

@@ -260,13 +260,27 @@ class SimClient:
         Task(self, procedure, done).resume(None, None)
 
 
+class Runner(Protocol):
+    """What procedures run on: a process that may be hit between any two steps."""
+
+    @property
+    def world(self) -> World: ...
+    @property
+    def frozen(self) -> bool: ...
+    def may_be_hit(self) -> bool: ...
+    def receive(self, what: Callable[[], None]) -> None: ...
+    def perform(self, effect: Effect, answer: Answered) -> None: ...
+    def perform_at_once(self, effect: Effect) -> bool: ...
+    def run(self, procedure: Procedure[Any], done: Answered) -> None: ...
+
+
 class Task:
     """One procedure on its way. `done(answer, error)` is called when it ends; a crash ends it
     without a word."""
 
     __slots__ = ("_client", "_done", "_effect", "_procedure")
 
-    def __init__(self, client: SimClient, procedure: Procedure[Any], done: Answered) -> None:
+    def __init__(self, client: Runner, procedure: Procedure[Any], done: Answered) -> None:
         self._client = client
         self._procedure = procedure
         self._done = done
@@ -327,7 +341,7 @@ class _Gathering:
     """`Together`: all run to their end, interleaved; then the first error, if any, is raised."""
 
     def __init__(
-        self, client: SimClient, procedures: tuple[Procedure[Any], ...], done: Answered
+        self, client: Runner, procedures: tuple[Procedure[Any], ...], done: Answered
     ) -> None:
         self._answers: list[Any] = [None] * len(procedures)
         self._errors: list[DlogError | None] = [None] * len(procedures)

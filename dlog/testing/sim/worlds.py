@@ -32,6 +32,7 @@ def _world(where: str, **options: Any) -> RunHistory:
 
 WORLDS: dict[str, RunHistory] = {
     "drivers": _world("driver_world:run_driver_history"),
+    "groups": _world("groups_world:run_group_history"),
     "ledger": _world("ledger_world:run_ledger_history"),
     "ledger-bytes": _world("ledger_world:run_ledger_history", cuts=0.1),
     "log": _world("log_world:run_log_history", ledgers="bookies"),

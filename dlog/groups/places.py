@@ -1,0 +1,35 @@
+"""Where the nodes of one group stand."""
+
+from __future__ import annotations
+
+from dlog.errors import ConfigError
+from dlog.groups.view import WorkerId
+from dlog.ids import check_log_name
+from dlog.meta.layout import Layout, escape
+
+
+class GroupPlaces:
+    def __init__(self, layout: Layout, group: str, stream: str) -> None:
+        self.group = group
+        self.stream = stream
+        self.root = layout.group(group, stream)
+        self.leases = f"{self.root}/leases"
+        self.workers = f"{self.root}/workers"
+
+    def lease(self, shard: str) -> str:
+        return f"{self.leases}/{escape(check_log_name(shard))}"
+
+    def worker(self, worker: WorkerId) -> str:
+        return f"{self.workers}/{worker.to_node()}"
+
+    def lease_log(self, shard: str) -> str:
+        """The name of the log that keeps a shard's checkpoints, where logs do."""
+        return check_log_name(f"{self.group}/{self.stream}/leases/{shard}")
+
+
+def check_worker_name(name: str) -> str:
+    """As of a log, and short: it is part of a node's name, and of each lease's."""
+    check_log_name(name)
+    if len(name) > 128:
+        raise ConfigError(f"a worker's name has at most 128 characters: {name[:40]!r}…")
+    return name

@@ -1,0 +1,230 @@
+"""LH-17 to LH-19, LH-36 to LH-39, LH-42, LH-47, LH-52: leases, their changes and bytes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog import limits
+from dlog.errors import Conflict, DlogError, FormatError, LeaseLost, TooLarge
+from dlog.groups.leases import Checkpoint, Lease
+from dlog.groups.view import WorkerId
+from dlog.groups.workers import WorkerNode
+from dlog.ids import MessageId, Position
+
+ANA, BOB = WorkerId("ana", "a" * 32), WorkerId("bob", "b" * 32)
+
+
+def at(seq: int, app: bytes = b"") -> Checkpoint:
+    return Checkpoint(Position("a-log", seq, MessageId(3, seq, 0)), app)
+
+
+def test_lh_18_26_a_new_lease_is_nobodys_and_free_at_once() -> None:
+    lease = Lease("s")
+    assert (lease.epoch, lease.owner, lease.consumer) == (0, None, None)
+    assert lease.taken(ANA, 1).epoch == 1
+
+
+def test_lh_36_a_lease_that_is_taken_has_both_owners() -> None:
+    lease = Lease("s").taken(ANA, 1)
+    assert lease.owner == lease.consumer == ANA
+    assert not lease.is_handed_over
+
+
+def test_lh_37_a_lease_that_is_stolen_changes_its_owner_and_nothing_else() -> None:
+    before = Lease("s").taken(ANA, 1).saved(ANA, 1, at(4), 2)
+    lease = before.announced(BOB, 3)
+    assert (lease.owner, lease.consumer, lease.epoch) == (BOB, ANA, 1)
+    assert lease.checkpoint == before.checkpoint
+    assert lease.is_handed_over
+    with pytest.raises(Conflict):
+        Lease("s").announced(BOB, 1)  # nobody has it: it is taken, not stolen
+    with pytest.raises(Conflict):
+        before.announced(ANA, 3)
+
+
+def test_lh_39_two_phases_and_an_epoch_for_each_consumer() -> None:
+    lease = Lease("s").taken(ANA, 1).announced(BOB, 2).released(ANA, 1, at(9), 3)
+    assert (lease.owner, lease.consumer, lease.epoch) == (BOB, None, 1)
+    lease = lease.taken(BOB, 4)
+    assert (lease.consumer, lease.epoch, lease.checkpoint) == (BOB, 2, at(9))
+
+
+def test_lh_52_the_consumer_saves_whoever_owns_the_lease() -> None:
+    lease = Lease("s").taken(ANA, 1).announced(BOB, 2)
+    assert lease.saved(ANA, 1, at(5), 3).checkpoint == at(5)
+    with pytest.raises(LeaseLost):
+        lease.saved(BOB, 1, at(5), 3)
+
+
+def test_i20_an_old_epoch_changes_nothing() -> None:
+    lease = Lease("s").taken(ANA, 1).released(ANA, 1, None, 2).taken(ANA, 3)
+    for refused in (
+        lambda: lease.saved(ANA, 1, at(1), 4),
+        lambda: lease.released(ANA, 1, None, 4),
+        lambda: lease.finished(ANA, 1, None, 4),
+    ):
+        with pytest.raises(LeaseLost):
+            refused()
+    with pytest.raises(Conflict):
+        lease.taken(BOB, 5, epoch=lease.epoch)
+
+
+def test_i21_a_checkpoint_does_not_go_back_but_by_a_person() -> None:
+    lease = Lease("s").taken(ANA, 1).saved(ANA, 1, at(5), 2)
+    with pytest.raises(Conflict):
+        lease.saved(ANA, 1, at(4), 3)
+    with pytest.raises(Conflict):
+        lease.reset(at(1), 3)
+    put_back = lease.reset(at(1), 3, forced=True)
+    assert (put_back.checkpoint, put_back.consumer, put_back.epoch) == (at(1), None, 2)
+    with pytest.raises(LeaseLost):
+        put_back.saved(ANA, 1, at(6), 4)
+
+
+def test_flaw_7_what_is_finished_is_nobodys_and_stays_so() -> None:
+    lease = Lease("s").taken(ANA, 1).announced(BOB, 2).finished(ANA, 1, at(7), 3)
+    assert (lease.is_finished, lease.owner, lease.consumer) == (True, None, None)
+    for refused in (lambda: lease.taken(BOB, 4), lambda: lease.announced(BOB, 4)):
+        with pytest.raises(Conflict):
+            refused()
+
+
+def test_a_thief_changes_its_mind_and_nothing_else_does() -> None:
+    lease = Lease("s").taken(ANA, 1).announced(BOB, 2)
+    assert lease.renounced(BOB, 3).owner == ANA
+    assert lease.renounced(ANA, 3) is lease
+
+
+def test_lh_18_no_change_looks_at_a_stored_time() -> None:
+    """Clocks that are off by hours change nothing but what people read."""
+    hours_us = 7 * 3_600_000_000
+    there = Lease("s").taken(ANA, hours_us).announced(BOB, 0).released(ANA, 1, at(3), -1 + 1)
+    here = Lease("s").taken(ANA, 0).announced(BOB, hours_us).released(ANA, 1, at(3), hours_us)
+    assert (there.owner, there.consumer, there.epoch) == (here.owner, here.consumer, here.epoch)
+    assert there.taken(BOB, 0).epoch == here.taken(BOB, hours_us).epoch
+
+
+def test_lh_47_bytes_of_a_program_have_a_bound() -> None:
+    assert at(1, bytes(limits.GROUP_APP_BYTES_MAX)).app
+    with pytest.raises(TooLarge):
+        at(1, bytes(limits.GROUP_APP_BYTES_MAX + 1))
+
+
+LEASES = st.builds(
+    Lease,
+    st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable()),
+    st.integers(0, 1 << 60),
+    st.sampled_from([None, ANA, BOB]),
+    st.sampled_from([None, ANA, BOB]),
+    st.one_of(st.none(), st.builds(at, st.integers(0, 1 << 60), st.binary(max_size=40))),
+    st.booleans(),
+    st.integers(0, 1 << 60),
+)
+
+
+@given(LEASES)
+def test_what_is_stored_is_what_was(lease: Lease) -> None:
+    assert Lease.from_bytes(lease.to_bytes(), where="here") == lease
+
+
+def test_fields_of_later_versions_survive_a_change() -> None:
+    raw = json.loads(Lease("s").taken(ANA, 1).to_bytes())
+    lease = Lease.from_bytes(json.dumps({**raw, "later": [1]}).encode(), where="here")
+    assert json.loads(lease.announced(BOB, 2).to_bytes())["later"] == [1]
+
+
+GOLDEN = (
+    b'{"checkpoint":{"after":"3:5:0","app":"AP8=","log":"a-log","next_seq":5},"consumer":'
+    b'{"incarnation":"aa","worker":"ana"},"epoch":7,"finished":false,"format":1,"owner":'
+    b'{"incarnation":"bb","worker":"bob"},"shard":"s1","updated_us":12}'
+)
+
+
+def test_the_bytes_of_a_lease() -> None:
+    lease = Lease(
+        "s1", 7, WorkerId("bob", "bb"), WorkerId("ana", "aa"), at(5, b"\x00\xff"), False, 12
+    )
+    assert lease.to_bytes() == GOLDEN
+    assert Lease.from_bytes(GOLDEN, where="here") == lease
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"format":1', b'"format":2'),
+        (b'"epoch":7', b'"epoch":-1'),
+        (b'"epoch":7', b'"epoch":"7"'),
+        (b'"finished":false', b'"finished":0'),
+        (b'"shard":"s1"', b'"shard":""'),
+        (b'"next_seq":5', b'"next_seq":-1'),
+        (b'"AP8="', b'"!"'),
+        (b'"3:5:0"', b'"3:5"'),
+        (b'"3:5:0"', b"3"),
+        (b'{"incarnation":"aa","worker":"ana"}', b'"ana"'),
+        (b'"incarnation":"aa"', b'"incarnation":"' + b"a" * 65 + b'"'),
+        (GOLDEN, b"[]"),
+        (GOLDEN, b" " * limits.GROUP_LEASE_BYTES_MAX + GOLDEN),
+    ],
+)
+def test_a_lease_that_is_garbled_is_refused_by_name(old: bytes, new: bytes) -> None:
+    raw = GOLDEN.replace(old, new)
+    assert raw != GOLDEN
+    with pytest.raises(DlogError):
+        Lease.from_bytes(raw, where="here")
+
+
+# --- workers
+
+
+WORKER = (
+    b'{"after":["old"],"coming":["s2"],"counter":4,"domain":"zone-1","format":1,"holds":["s0",'
+    b'"s1"],"rings":2,"wanted":["s1"]}'
+)
+
+
+def test_the_bytes_of_a_worker() -> None:
+    node = WorkerNode(ANA, 4, "zone-1", ("old",), ("s0", "s1"), ("s2",), ("s1",), 2)
+    assert node.to_bytes() == WORKER
+    assert WorkerNode.from_bytes(WORKER, ANA, where="here") == node
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"format":1', b'"format":2'),
+        (b'"counter":4', b'"counter":4.5'),
+        (b'["s2"]', b'[""]'),
+        (b'["s2"]', b"[1]"),
+        (b'["s2"]', b"null"),
+        (b'["s2"]', json.dumps(["s"] * (limits.GROUP_SHARDS_MAX + 1)).encode()),
+    ],
+)
+def test_a_worker_that_is_garbled_is_refused_by_name(old: bytes, new: bytes) -> None:
+    with pytest.raises(FormatError, match="here"):
+        WorkerNode.from_bytes(WORKER.replace(old, new), ANA, where="here")
+
+
+def test_what_is_asked_of_a_worker_is_bounded() -> None:
+    node = WorkerNode(ANA)
+    for number in range(limits.GROUP_SHARDS_MAX + 10):
+        node = node.rung([f"{number}"]) if number % 1000 == 0 else node
+    node = node.rung([f"{n}" for n in range(limits.GROUP_SHARDS_MAX + 10)])
+    assert len(node.wanted) == limits.GROUP_SHARDS_MAX
+
+
+@given(st.text(min_size=1, max_size=30).filter(lambda text: text.isprintable()))
+def test_flaw_10_the_node_of_a_worker_names_its_incarnation(name: str) -> None:
+    worker = WorkerId(name, "0123abcd")
+    assert WorkerId.from_node(worker.to_node()) == worker
+    assert "/" not in worker.to_node()
+    assert worker.to_node() != WorkerId(name, "4567").to_node()
+
+
+@pytest.mark.parametrize("node", ["", "ana", "~x", "ana~", "ana~" + "x" * 65])
+def test_what_is_no_worker_is_refused(node: str) -> None:
+    with pytest.raises(FormatError):
+        WorkerId.from_node(node)

@@ -1,0 +1,98 @@
+"""LH-13, LH-50, I21: how far a shard is done, between the program and the store; and LH-21, flaw 7:
+which shards may be consumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlog.errors import ConfigError
+from dlog.groups.leases import Checkpoint
+from dlog.groups.shards import GroupShard, ShardGraph
+from dlog.groups.tracker import CheckpointTracker
+from dlog.ids import Position
+
+
+def at(seq: int) -> Checkpoint:
+    return Checkpoint(Position("a-log", seq, None))
+
+
+def tracker(start: int | None = None) -> CheckpointTracker:
+    return CheckpointTracker(None if start is None else at(start), flush_s=5.0, now_s=100.0)
+
+
+def test_lh_13_50_at_once_or_with_the_next_flush() -> None:
+    found = tracker()
+    found.delivered(at(9).position)
+    found.checkpoint(at(3), at_once=False)
+    assert not found.is_due(104.9)
+    assert found.is_due(105.0)
+    assert found.due_s() == 105.0
+    found.checkpoint(at(4), at_once=True)
+    assert found.is_due(101.0)
+    assert found.sent() == at(4)
+    assert not found.is_due(200.0), "one save at a time"
+    found.saved(101.0)
+    assert found.unsaved is None
+    assert found.due_s() is None
+
+
+def test_lh_50_a_crash_loses_no_more_than_a_flush() -> None:
+    """The time counts from the last one that was kept, however often the program says more."""
+    found = tracker()
+    found.delivered(at(100).position)
+    for seq in range(1, 50):
+        found.checkpoint(at(seq), at_once=False)
+    assert found.is_due(105.0)
+
+
+def test_i21_a_checkpoint_never_passes_what_was_delivered() -> None:
+    found = tracker(3)
+    with pytest.raises(ConfigError):
+        found.checkpoint(at(4), at_once=False)
+    found.delivered(at(6).position)
+    found.checkpoint(at(6), at_once=False)
+    with pytest.raises(ConfigError):
+        found.checkpoint(Checkpoint(Position("another", 1, None)), at_once=False)
+
+
+def test_i21_a_checkpoint_never_goes_back() -> None:
+    found = tracker(3)
+    found.delivered(at(9).position)
+    found.checkpoint(at(8), at_once=False)
+    found.checkpoint(at(5), at_once=False)
+    assert found.unsaved == at(8)
+
+
+def test_what_was_not_saved_is_saved_again_with_what_came_since() -> None:
+    found = tracker()
+    found.delivered(at(9).position)
+    found.checkpoint(at(2), at_once=True)
+    found.sent()
+    found.checkpoint(at(5), at_once=False)
+    found.not_saved(at_once=True)
+    assert found.is_due(100.0)
+    assert found.sent() == at(5)
+
+
+def test_flaw_7_parents_come_before_children() -> None:
+    graph = ShardGraph(
+        [GroupShard("a"), GroupShard("b"), GroupShard("ab", ("a", "b")), GroupShard("abx", ("ab",))]
+    )
+    assert [each.name for each in graph.consumable()] == ["a", "b"]
+    graph.finish("a")
+    assert graph.blockers("ab") == ("b",)
+    graph.finish("b")
+    assert [each.name for each in graph.consumable()] == ["ab"]
+    assert graph.children("ab") == ["abx"]
+    assert not graph.is_done
+    graph.finish("ab")
+    graph.finish("abx")
+    assert graph.is_done
+
+
+def test_lh_21_a_parent_that_the_stream_does_not_have_any_more_blocks_nobody() -> None:
+    graph = ShardGraph([GroupShard("child", ("gone",))])
+    assert not graph.is_blocked("child")
+    graph.update([GroupShard("child", ("gone",)), GroupShard("new")])
+    assert [each.name for each in graph.consumable()] == ["child", "new"]
+    assert not ShardGraph().is_done
