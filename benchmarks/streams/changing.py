@@ -34,6 +34,7 @@ KEYS = [b"key-%03d" % number for number in range(200)]
 PRODUCERS = (1, 2)
 AHEAD = 400  # messages on their way
 OPEN_MAX = 12  # shards
+PLACE_EVERY = 500  # messages: so often a reader notes where it is
 CHANGES = 120
 CHANGES_S_MAX = 600.0
 ONE_COPY = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1, "unsafe_single_copy": True}
@@ -130,10 +131,15 @@ async def read(url: str, directory: Path) -> None:
         told.write("".join(line + "\n" for line in lines))
         async with dlog.aio.connect(url) as client:
             async with client.stream(STREAM).open_reader(follow=True, start=start) as reader:
+                behind = 0
                 while True:
-                    for shard, message in await reader.read(500, timeout=1.0):
+                    messages = await reader.read(500, timeout=1.0)
+                    for shard, message in messages:
                         told.write(f"{message.value.decode()} {message.key.decode()} {shard}\n")
-                    told.write(reader.position.to_text() + "\n")
+                    behind += len(messages)
+                    if behind >= PLACE_EVERY or (behind and not messages):
+                        told.write(reader.position.to_text() + "\n")
+                        behind = 0
                     told.flush()
 
 
