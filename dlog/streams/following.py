@@ -379,6 +379,8 @@ class Following:
             batch, idx = left.ticket
             note_moved(batch, idx, ticket)
             sent.setdefault(id(batch), (batch, []))[1].append(ticket)
+        for lane in table.all:  # they have waited: not for company as well (`linger_ms`)
+            lane.writer._engine.batcher.seal()
         for batch, tickets in sent.values():
             resolve_when_done(batch, tickets)
         trace.after("stream.resent")
