@@ -21,7 +21,7 @@ PARENTS = "parents"  # of a tail: the listed shards before it, by their logs
 class Column(NamedTuple):
     """What `topic` and `partition` say."""
 
-    topic: str
+    name: str
     shard: int
 
 
