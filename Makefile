@@ -2,7 +2,7 @@
 # included): each first makes .venv from the pinned, hashed lock files.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration servers bench bench-bookkeeper bench-log bench-spark docker-test lock clean venv
+.PHONY: help demo test lint types unit integration servers bench bench-bookkeeper bench-log bench-spark bench-streams docker-test lock clean venv
 
 PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench-bookkeeper   the second: ledgers on bookies, beside the Java client'
 	@echo 'make bench-log   the third: logs on a cluster, beside DistributedLog'
 	@echo 'make bench-spark the fourth: Spark over logs, beside memory and its Kafka source'
+	@echo 'make bench-streams the fifth: streams of shards, routing and health, hot configuration'
 	@echo 'make lock    pin again (needs uv)'
 	@echo 'make clean   remove what the others made'
 
@@ -71,6 +72,9 @@ bench-log: venv
 
 bench-spark: venv
 	$(PY) -m benchmarks.spark $(BENCH_ARGS)
+
+bench-streams: venv
+	$(PY) -m benchmarks.streams $(BENCH_ARGS)
 
 LOCKING := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.common import Finding, Setting
+from benchmarks.streams.changing import stream_changes, stream_changes_bookies
 from benchmarks.streams.health import (
     dispatch_messages,
     health_deaths,
@@ -13,6 +14,7 @@ from benchmarks.streams.health import (
     health_told,
 )
 from benchmarks.streams.routing import route_key, route_moves, route_spread
+from benchmarks.streams.writing import stream_write, stream_write_bookies
 
 ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
     row.__name__: row
@@ -24,5 +26,9 @@ ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
         health_deaths,
         health_told,
         dispatch_messages,
+        stream_write,
+        stream_write_bookies,
+        stream_changes,
+        stream_changes_bookies,
     )
 }

@@ -530,17 +530,16 @@ class WorkerCore:
         self._to_look.clear()
 
     def _work(self, now_s: float) -> None:
-        for shard in list(self.consumers):
-            if shard in self.underway.busy or now_s < self.underway.retry_s.get(shard, 0.0):
+        for shard, consumer in list(self.consumers.items()):
+            if consumer.due_s() > now_s or not self.underway.is_free(shard, now_s):
                 continue
-            consumer = self.consumers[shard]
             if consumer.step is StopStep.FLUSHING:
                 self._flush(consumer, now_s)
             elif consumer.step is StopStep.RELEASING:
                 self._release(consumer)
-            elif consumer.due_s() <= now_s:
+            else:
                 self._send(asks.Save(shard, consumer.held, consumer.tracker.sent()))
-        for shard, held in list(self.returning.items()):
+        for shard, held in self.returning.items():
             if self.underway.is_free(shard, now_s):
                 self._send(asks.Release(shard, held, None, is_finished=False))
         for shard in [each for each in self._to_look if self.underway.is_free(each, now_s)]:
@@ -548,7 +547,7 @@ class WorkerCore:
                 del self._to_look[shard]
                 self._send(asks.Look(shard))
         if self.is_leaving:
-            for shard in list(self.coming):
+            for shard in self.coming:
                 if self.underway.is_free(shard, now_s):
                     self._send(asks.Renounce(shard))
 
@@ -573,6 +572,8 @@ class WorkerCore:
                     self._send(asks.Take(shard, victim))
 
     def _end(self, now_s: float) -> None:
+        if not self.is_leaving and self.member.phase is not Phase.LOST:
+            return
         if self.consumers or self.underway.busy:
             return
         if self.member.phase is Phase.LOST:
@@ -589,10 +590,8 @@ class WorkerCore:
 
     def _is_gone(self) -> bool:
         """Nothing is left to renew for; or there never was."""
-        left = (
-            self.consumers or self.coming or self.returning or self.underway.busy or self._to_look
-        )
-        return self.member.seen is None or self._is_parting or not left
+        ours = (self.consumers, self.coming, self.returning, self.underway.busy, self._to_look)
+        return self.member.seen is None or self._is_parting or not any(ours)
 
     @property
     def _is_parting(self) -> bool:

@@ -144,10 +144,10 @@ class Membership:
     def _looks(self, now_s: float) -> list[Ask]:
         found: list[Ask] = []
         for worker, neighbour in self._neighbours.items():
-            if worker in self._under_way:
-                continue
             is_due = now_s >= neighbour.look_s
             if not is_due and now_s < self._buried_s(worker, neighbour):
+                continue
+            if worker in self._under_way:
                 continue
             counter = self._expired(worker, neighbour, now_s)
             if counter is not None:

@@ -51,6 +51,8 @@ class Rings:
         self._wanted.setdefault(worker, {})[shard] = None
 
     def due(self) -> list[Ring]:
+        if not self._wanted:
+            return []
         workers = [each for each in self._wanted if each not in self._ringing]
         self._ringing.update(workers)
         return [Ring(each, tuple(self._wanted.pop(each))) for each in workers]

@@ -46,13 +46,9 @@ class WorkerNode:
     ) -> WorkerNode:
         """By the worker itself. What it has `seen` is not wanted any more."""
         done = set(seen)
-        return dataclasses.replace(
-            self,
-            counter=counter,
-            holds=tuple(sorted(holds)),
-            coming=tuple(sorted(coming)),
-            wanted=tuple(each for each in self.wanted if each not in done),
-        )
+        wanted = tuple(each for each in self.wanted if each not in done)
+        lists = tuple(sorted(holds)), tuple(sorted(coming)), wanted
+        return WorkerNode(self.id, counter, self.domain, self.after, *lists, self.rings, self.extra)
 
     def rung(self, shards: Iterable[str]) -> WorkerNode:
         """By somebody else, who wants it to look at these."""

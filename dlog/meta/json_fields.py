@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from dlog.errors import FormatError
 
 _INT_MAX = (1 << 63) - 1
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _Kind = TypeVar("_Kind")
 
 
@@ -20,7 +21,7 @@ def flat(value: Any) -> dict[str, Any]:
 
 
 def dump(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(fields).encode()
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:

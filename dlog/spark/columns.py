@@ -84,7 +84,7 @@ def _headers(batch: MessageBatch, arrays: Any, of: Column) -> Any:
 
 
 def _log(batch: MessageBatch, _: Any, of: Column) -> Any:
-    return pa.repeat(pa.scalar(of.topic, pa.string()), len(batch))
+    return pa.repeat(pa.scalar(of.name, pa.string()), len(batch))
 
 
 def _shard(batch: MessageBatch, _: Any, of: Column) -> Any:
@@ -179,7 +179,7 @@ class ArrowBatches:
         made: dict[str, Callable[[], list[Any]]] = {
             "key": lambda: [message.key for message in messages],
             "value": lambda: [message.value for message in messages],
-            "topic": lambda: [self._column.topic] * len(messages),
+            "topic": lambda: [self._column.name] * len(messages),
             "partition": lambda: [self._column.shard] * len(messages),
             "offset": lambda: [message.seq for message in messages],
             "timestamp": lambda: [message.timestamp_us for message in messages],

@@ -88,11 +88,11 @@ class Bounds:
                 return replace(self, ledgers=self.ledgers.and_of(given, _is_number))
         return self
 
-    def may_have(self, topic: str, shard: int) -> bool:
+    def may_have(self, name: str, shard: int) -> bool:
         low, high = self.shards.low, self.shards.high
         if (low is not None and low > shard) or (high is not None and high < shard):
             return False
-        return self.logs is None or topic in self.logs
+        return self.logs is None or name in self.logs
 
 
 def _texts(given: Filter) -> frozenset[str] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import dlog
-from dlog.errors import ConfigError, Unsupported
+from dlog.errors import ConfigError, NotFound, Unsupported
 from dlog.spark.places import SHARD, UID, Place, Places
 
 OVER = "over"  # in an offset: a shard that was read to its end, for good
@@ -21,7 +21,7 @@ PARENTS = "parents"  # of a tail: the listed shards before it, by their logs
 class Column(NamedTuple):
     """What `topic` and `partition` say."""
 
-    topic: str
+    name: str
     shard: int
 
 
@@ -72,7 +72,11 @@ def _is_read(at: Mapping[str, Any] | None, tail: Mapping[str, Any]) -> bool:
 def refuse_streams(client: dlog.Client, name: str) -> None:
     """What tasks filled for a shard could not be published when it was split meanwhile, and the
     same batch, run again, would send its keys elsewhere."""
-    if name in client.streams(name):
+    try:
+        is_stream = name in client.streams(name)
+    except NotFound:  # nothing is there yet
+        is_stream = False
+    if is_stream:
         raise Unsupported(
             f"{name!r} is a stream of shards, which Spark does not write: let a program with "
             "client.stream(…).open_writer() do it, or write to a plain log"

@@ -141,12 +141,19 @@ class Following:
         self._log_options = log_options
         self._turn = itertools.count()
         self._refusal: DlogError | None = None
+        self._begins = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
     async def begin(self) -> None:
         """Open all lanes, or raise."""
-        await self.driver.run(carry_on(self.core, self._site))
+        self._begins = True
+        try:
+            await self.driver.run(carry_on(self.core, self._site))
+        finally:
+            self._begins = False
+        if self.core.dead:
+            self.look_again()
 
     def next_lane(self, table: Table) -> Lane:
         """For a message without a key."""
@@ -241,7 +248,8 @@ class Following:
             lane.death = _Death(error, [], [])
             return
         self.core.dead.add(lane.shard.number)
-        self.look_again()
+        if not self._begins:  # else whoever begins looks again: two of them would fence each other
+            self.look_again()
 
     def look_again(self) -> asyncio.Task[None]:
         """At the newest list: what is ours may be more than we know."""
@@ -371,6 +379,8 @@ class Following:
             batch, idx = left.ticket
             note_moved(batch, idx, ticket)
             sent.setdefault(id(batch), (batch, []))[1].append(ticket)
+        for lane in table.all:  # they have waited: not for company as well (`linger_ms`)
+            lane.writer._engine.batcher.seal()
         for batch, tickets in sent.values():
             resolve_when_done(batch, tickets)
         trace.after("stream.resent")

@@ -119,19 +119,19 @@ async def test_each_key_keeps_its_order_whatever_changes(api: Api, change: Any) 
 
 
 async def test_a_move_waits_for_room_whatever_users_do(api: Api) -> None:
-    """`on_full="raise"` is for what is offered, not for what was taken before."""
-    async with a_stream(api, 2) as (_, stream):
-        async with stream.open_writer(on_full="raise", window_bytes=4096) as writer:
-            tickets = []
-            for number in range(3000):
-                try:
-                    ticket = await writer.submit(b"%d" % number, key=b"k%d" % (number % 50))
-                except dlog.BufferFull:
-                    await asyncio.sleep(0)
-                    continue
-                tickets.append(ticket)
-                if number == 1000:
-                    await stream.merge(0, 1)
+    """`on_full="raise"` is for what is offered, not for what was taken before: four shards with an
+    entry each that waits for company go on in one, whose window takes two."""
+    options = {"on_full": "raise", "window_bytes": 4096, "entry_bytes": 4096, "linger_ms": 60_000}
+    async with a_stream(api, 4) as (_, stream):
+        async with stream.open_writer(**options) as writer:
+            tickets, filled = [], dict.fromkeys(range(4), 0)
+            for key in (b"k%d" % number for number in range(1000)):
+                shard = writer.shard_of(key)
+                if filled[shard] < 3:
+                    filled[shard] += 1
+                    tickets.append(await writer.submit(b"x" * 1000, key=key))
+            assert len(tickets) == 12
+            await stream.merge(0, 1, 2, 3)
             await writer.flush()
             for ticket in tickets:
                 await ticket

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlog import client, uri
+from dlog import backends, uri
 from dlog.chance import SYSTEM_CHANCE
 from dlog.client import Client
 from dlog.clock import SYSTEM_CLOCK
@@ -73,7 +73,7 @@ async def bench(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Lease
         await member.driver.close()
     for each in bench.clients:
         await each.close()
-    client._memory_worlds.pop(url.partition(":")[2], None)
+    backends._memory_worlds.pop(url.partition(":")[2], None)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -82,6 +82,7 @@ class Somebody:
         self.core: Any = self
         self.member: Any = self
         self.has_ended = False
+        self.consumers = {"s": None}
         self.deadline_s = deadline_s
 
     def now_s(self) -> float:

@@ -32,8 +32,8 @@ EXPECTED_FINDINGS = {
 }
 
 
-def run_quick(where: Path, *rows: str) -> tuple[dict[str, Any], str]:
-    command = [sys.executable, "-m", "benchmarks.embedded", *rows]
+def run_quick(where: Path, *rows: str, table: str = "embedded") -> tuple[dict[str, Any], str]:
+    command = [sys.executable, "-m", f"benchmarks.{table}", *rows]
     told = where / "told.json"
     command += ["--quick", "--rounds", "1", "--directory", str(where), "--json", str(told)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
@@ -52,6 +52,24 @@ def test_a_row_runs_alone(row: str, tmp_path: Path) -> None:
         assert all(each["rounds"].values()), "samples are told, not only their median"
     assert told["machine"]["crc32c"] in table
     assert [path.name for path in tmp_path.iterdir()] == ["told.json"], "scratch is cleaned up"
+
+
+@pytest.mark.parametrize("row", ["route_key", "route_moves", "stream_write"])
+def test_a_row_of_streams_runs_alone(row: str, tmp_path: Path) -> None:
+    told, table = run_quick(tmp_path, row, table="streams")
+    assert told["findings"]
+    for each in told["findings"]:
+        assert each["row"] == row
+        assert each["measured"] in table
+    assert [path.name for path in tmp_path.iterdir()] == ["told.json"], "scratch is cleaned up"
+
+
+def test_shards_that_change_while_all_are_killed(tmp_path: Path) -> None:
+    """Few changes here; the row by itself makes a hundred and more."""
+    told, _ = run_quick(tmp_path, "stream_changes", table="streams")
+    (finding,) = told["findings"]
+    assert finding["verdict"] == "passed", finding["measured"]
+    assert finding["values"]["acked"] > 0
 
 
 def test_metadata_is_not_asked_while_appending(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class GroupOracle:
         member = None if victim is None else self.members.get(victim)
         if member is None or shard in self.forced or not member.alive or member.core.has_ended:
             return
+        if shard not in member.core.consumers:
+            return  # a claim of its that came true when it had left
         now_s, deadline_s = member.now_s(), member.core.member.deadline_s
         require(
             now_s >= deadline_s,

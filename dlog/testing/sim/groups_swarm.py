@@ -11,7 +11,7 @@ from dlog.testing.sim.metadata import MetaManners
 from dlog.testing.sim.tape import Chance
 
 TIMEOUT_S = 0.2  # virtual; all other times are in proportion
-SPAN_MS = 320.0  # in which faults strike
+SPAN_MS = 250.0  # in which faults strike
 DRIFT_MAX = 0.02  # of a monotonic clock; the margin takes twice that between two
 FAULT_ON = 0.3
 NEVER, SOMETIMES, ALWAYS = 0.0, 0.3, 1.0
@@ -95,7 +95,7 @@ def draw_group_weather(chance: Chance) -> GroupWeather:
         workers=chance.pick((2, 1, 2, 2, 3, 3, 4), "workers"),
         joiners=chance.pick((0, 0, 0, 1, 2), "workers that come later"),
         leavers=chance.pick((0, 0, 1, 2), "workers that leave"),
-        shards=chance.pick((2, 1, 3, 4, 5, 6), "shards"),
+        shards=chance.pick((2, 1, 2, 3, 4, 5, 6), "shards"),
         splits=1 if on("a shard is split", 0.2) else 0,
         messages=chance.pick((2, 0, 1, 3, 5), "messages of a shard"),
         more=chance.pick((0, 3, 6), "messages that come later"),
@@ -117,6 +117,6 @@ def draw_group_weather(chance: Chance) -> GroupWeather:
         trusts_name=on("names are trusted", 0.15),
         moves_at_once=chance.pick((16, 16, 1), "moves at once"),
         neighbours=chance.pick((3, 1), "neighbours"),
-        quiet=on("a quiet end", 0.05),
+        quiet=on("a quiet end", 0.03),
         append_fails=rate("appends to lease logs fail"),
     )

@@ -186,7 +186,7 @@ class ConfigClient:
                 raise AssertionError(effect)
 
     def run(self, procedure: Procedure[Any], done: Answered) -> None:
-        Task(self, procedure, done).resume(None, None)  # type: ignore[arg-type]
+        Task(self, procedure, done).resume(None, None)
 
 
 # --- editors

@@ -232,7 +232,7 @@ class SimClient:
         if self.now_s < self.asleep_until_s:
             sent_s = self.pings[ping.endpoint].get(ping.ping_id, -math.inf)
             read_in_time = self.asleep_until_s - sent_s < HEALTH.interval_s - _EPS_S
-            if self.doubt_s.get(ping.endpoint, 0.0) <= sent_s and read_in_time:
+            if self.doubt_s.get(ping.endpoint, 0.0) < sent_s and read_in_time:
                 self.unanswered[ping.endpoint] = 0  # whether it is read or not
             self.world.at(self.asleep_until_s * 1000 + 0.5, lambda: self._on_pong(ping))
             return
@@ -244,7 +244,7 @@ class SimClient:
         elif isolated is not None:
             if sent_s >= isolated[1] - _EPS_S:
                 self.alive_s[endpoint] = now_s
-        elif sent_s >= self.doubt_s.get(endpoint, 0.0) and self.unanswered[endpoint]:
+        elif sent_s > self.doubt_s.get(endpoint, 0.0) and self.unanswered[endpoint]:
             self._alive(endpoint)
         self.pulse(((endpoint, ping.ping_id),))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -137,17 +138,13 @@ def test_fields_of_later_versions_survive_a_change() -> None:
     assert json.loads(lease.announced(BOB, 2).to_bytes())["later"] == [1]
 
 
-GOLDEN = (
-    b'{"checkpoint":{"after":"3:5:0","app":"AP8=","log":"a-log","next_seq":5},"consumer":'
-    b'{"incarnation":"aa","worker":"ana"},"epoch":7,"finished":false,"format":1,"owner":'
-    b'{"incarnation":"bb","worker":"bob"},"shard":"s1","updated_us":12}'
-)
+VECTORS = Path(__file__).parents[2] / "vectors" / "groups"
+CHECKPOINT = Checkpoint(Position("a-log", 6, MessageId(3, 5, 0)), b"\x00\xff")
+GOLDEN = (VECTORS / "lease.json").read_bytes().strip()
 
 
 def test_the_bytes_of_a_lease() -> None:
-    lease = Lease(
-        "s1", 7, WorkerId("bob", "bb"), WorkerId("ana", "aa"), at(5, b"\x00\xff"), False, 12
-    )
+    lease = Lease("s1", 7, WorkerId("bob", "bb"), WorkerId("ana", "aa"), CHECKPOINT, False, 12)
     assert lease.to_bytes() == GOLDEN
     assert Lease.from_bytes(GOLDEN, where="here") == lease
 
@@ -160,7 +157,7 @@ def test_the_bytes_of_a_lease() -> None:
         (b'"epoch":7', b'"epoch":"7"'),
         (b'"finished":false', b'"finished":0'),
         (b'"shard":"s1"', b'"shard":""'),
-        (b'"next_seq":5', b'"next_seq":-1'),
+        (b'"next_seq":6', b'"next_seq":-1'),
         (b'"AP8="', b'"!"'),
         (b'"3:5:0"', b'"3:5"'),
         (b'"3:5:0"', b"3"),
@@ -180,10 +177,7 @@ def test_a_lease_that_is_garbled_is_refused_by_name(old: bytes, new: bytes) -> N
 # --- workers
 
 
-WORKER = (
-    b'{"after":["old"],"coming":["s2"],"counter":4,"domain":"zone-1","format":1,"holds":["s0",'
-    b'"s1"],"rings":2,"wanted":["s1"]}'
-)
+WORKER = (VECTORS / "worker.json").read_bytes().strip()
 
 
 def test_the_bytes_of_a_worker() -> None:

@@ -8,9 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.errors import Unavailable
-from dlog.streams.lanes import Lanes, Left, TellApart, Told, carry_on, in_order
-from dlog.streams.reshard import Site
+from dlog.chance import SYSTEM_CHANCE
+from dlog.effects import Effect, Procedure, ReadNode, ReplaceNode, Together
+from dlog.errors import DlogError, NotFound, Unavailable
+from dlog.options import LogOptions
+from dlog.streams.document import StreamMeta, new_stream
+from dlog.streams.lanes import (
+    CountNumbers,
+    Lanes,
+    LastWriter,
+    Left,
+    OpenLane,
+    Resend,
+    TellApart,
+    Told,
+    carry_on,
+    in_order,
+)
+from dlog.streams.numbers import Numbers
+from dlog.streams.reshard import EndLog, Site
 from tests.unit.streams.histories import fresh
 
 
@@ -80,3 +96,63 @@ def test_a_lane_that_could_not_be_told_apart_takes_no_other_with_it() -> None:
         procedure.throw(Unavailable("for now"))
     assert lanes.opened == {0, 1}
     assert lanes.left == ()
+
+
+def test_what_a_sister_left_over_is_looked_at_first() -> None:
+    """Shard 1 is sealed while shard 0's log is ended: what both left over is sent in one order, so
+    nothing goes to their child before shard 1 is told apart."""
+    site = Site("s", "/s", SYSTEM_CHANCE)
+    first = new_stream("s", "u", LogOptions(), shards=2)
+    split = first.split("s", 0, (1 << 20,), "one")
+    node = [split.to_bytes(), 1]
+    lanes = Lanes(None)
+    lanes.saw(first)
+    lanes.opened, lanes.dead = {0, 1}, {0}
+    asked: list[str] = []
+
+    def answer(effect: Effect) -> Any:
+        match effect:
+            case ReadNode(path="/s"):
+                return tuple(node)
+            case ReadNode(path=path):
+                raise NotFound(f"no node {path}")
+            case ReplaceNode(value=value):
+                node[:] = [value, node[1] + 1]
+                return node[1]
+            case EndLog(log="s/0"):  # meanwhile somebody merges
+                now = StreamMeta.from_bytes(node[0], "s")
+                node[:] = [now.merged("s", (3, 1), "two").to_bytes(), node[1] + 1]
+            case Together(procedures=procedures):
+                return [run(each) for each in procedures]
+            case TellApart(number=number):
+                asked.append(f"tell apart {number}")
+                left = Left(b"", b"k", (), None, (7, 10 * number), None)
+                return Told((left,), was_last=True)
+            case OpenLane(shard=shard):
+                asked.append(f"open {shard.number}")
+            case Resend(messages=messages):
+                asked.append(f"send {[each.producer for each in messages]}")
+                return ()
+            case CountNumbers():
+                return Numbers()
+            case LastWriter():
+                return 0
+        return None
+
+    def run(procedure: Procedure[Any]) -> Any:
+        told: Any = None
+        error: DlogError | None = None
+        while True:
+            try:
+                effect = procedure.send(told) if error is None else procedure.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            told = error = None
+            try:
+                told = answer(effect)
+            except DlogError as refused:
+                error = refused
+
+    run(carry_on(lanes, site))
+    assert asked.index("tell apart 1") < min(asked.index("open 2"), asked.index("open 4"))
+    assert asked[-1] == "send [(7, 0), (7, 10)]"

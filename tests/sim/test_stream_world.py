@@ -1,0 +1,42 @@
+"""Histories of streams: shards that are split, merged and pinned at run time, under writers and
+readers that crash, sleep and hear no answers; and planted bugs, each of which has to be noticed.
+DLOG_SIM_SECONDS runs for longer, DLOG_SIM_FIRST from another seed on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dlog import trace
+from dlog.testing.sim.planted.streams import PLANTS
+from dlog.testing.sim.runs import hunt, run_many
+
+SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
+FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
+HISTORIES_MAX = 3_000
+# What must happen in a few hundred histories, or they are too tame.
+HAPPENS = (
+    "a lane dies, a lane is lost, sent again, known from before, not ours, refused, changed, "
+    "change: Conflict, change: Timeout, a reader comes back, sleepers woke, terminates, "
+    "a client crashes, a client freezes, metadata outage, metadata: late write, "
+    "metadata: reply lost, logs: a reply is lost, logs: a request fails, logs: an append is slow"
+).split(", ")
+# What only the drivers announce, and what is not simulated.
+ELSEWHERE = {"stream.resent", "stream.forgotten"}
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_no_history_breaks_a_promise() -> None:
+    tally = run_many("streams", first=FIRST, seconds=SECONDS)
+    tally.check()
+    missing = [what for what in HAPPENS if not tally.marks[what]]
+    assert not missing, f"{tally.histories} histories without {missing}"
+    points = sorted(trace.STREAM_POINTS - ELSEWHERE)
+    assert not [point for point in points if not tally.points[point]]
+
+
+@pytest.mark.parametrize("name", sorted(PLANTS))
+def test_a_planted_bug_is_noticed(name: str) -> None:
+    found = hunt(PLANTS[name], count=HISTORIES_MAX)
+    assert found.finding is not None, f"{found.histories} histories"
