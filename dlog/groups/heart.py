@@ -42,6 +42,7 @@ from dlog.groups.shards import GroupShard
 from dlog.groups.store import LeaseStore
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
+from dlog.meta.store import MetaStore
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reshard import LookForLog
 
@@ -131,6 +132,11 @@ class Heart:
         self._ending: asyncio.Event | None = None
         self._lost = False
         self._fenced: set[tuple[str, int]] = set()
+        self._core_why = ""
+        self._run: Callable[[Ask], Awaitable[Any]]
+        self._meta: MetaStore
+        self._places: GroupPlaces
+        self._stream_path = ""
         self.charter: Charter | None = None
         self.holds: GroupHolds | None = None
 
@@ -286,11 +292,7 @@ class Heart:
                 return
             made = self._made.setdefault(shard, deque())
             last = made[-1] if made else None
-            if (
-                last is not None
-                and last.waiter is None
-                and tracker._under_way is not last.checkpoint
-            ):
+            if last and last.waiter is None and not tracker.is_under_way(last.checkpoint):
                 made[-1] = _Made(newest, waiter)
             else:
                 made.append(_Made(newest, waiter))

@@ -30,6 +30,7 @@ class _Kept:
     wanted: Position | None = None
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class GroupHolds:
@@ -45,12 +46,15 @@ class GroupHolds:
     async def begin(self, log: str, at: Start) -> None:
         """Held from there on, once this returns. A hold that stands further ahead was left there
         by somebody who put the group back behind it."""
-        try:
-            await self._put(log, at)
-        except ConfigError:
-            with contextlib.suppress(NotFound):
-                await self._admin.drop_hold(log, self._name)
-            await self._put(log, at)
+        kept = self._kept.setdefault(log, _Kept())
+        kept.hurry.clear()
+        async with kept.turn:
+            try:
+                await self._put(log, at)
+            except ConfigError:
+                with contextlib.suppress(NotFound):
+                    await self._admin.drop_hold(log, self._name)
+                await self._put(log, at)
 
     async def _put(self, log: str, at: Start) -> None:
         note = "what this group has not consumed yet"
@@ -95,7 +99,8 @@ class GroupHolds:
         while (at := kept.wanted) is not None:
             kept.wanted = None
             try:
-                await self._put(log, at)
+                async with kept.turn:  # behind its beginning
+                    await self._put(log, at)
                 failed = 0
             except (ConfigError, Truncated, NotFound) as error:
                 logger.debug("log %r: hold %r is not moved: %s", log, self._name, error)

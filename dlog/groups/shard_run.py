@@ -1,11 +1,11 @@
-"""One shard that a worker has, on the loop of its user: reads the log, hands batches to the program,
-and ends in the order that the core says.
+"""One shard that a worker has, on the loop of its user: reads the log, hands batches to the
+program, and ends in the order that the core says.
 
     initialize → (read → may we? → process → checkpoint)* → end of the work → shutdown
 
-A batch that raises is the user's choice (`on_error`); no way leads past it in silence. What is being
-processed when the shard is given up comes to its end first; where it is lost to somebody else, an
-async program is cancelled, since nothing that it does now counts.
+A batch that raises is the user's choice (`on_error`); no way leads past it in silence. What is
+being processed when the shard is given up comes to its end first; where it is lost to somebody
+else, an async program is cancelled, since nothing that it does now counts.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ShardRun:
                 self._tell(lambda core, now_s: core.on_end(self.log, now_s))
             except _Stopped:
                 pass
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 self._fail(error)
             self.doing = "stops"
             await self._stopping.wait()
@@ -159,7 +159,8 @@ class ShardRun:
         self._end_seq = None if mark is None else mark.next_seq
         await self._open(self._start_place(number, charter.begin))
         reader = self._reader
-        assert reader is not None and self.position is not None
+        assert reader is not None
+        assert self.position is not None
         info.start = self.position
         holds = self._heart.holds
         assert holds is not None
@@ -271,7 +272,8 @@ class ShardRun:
         attempt = 0
         while True:
             reader = self._reader
-            assert reader is not None and self.position is not None
+            assert reader is not None
+            assert self.position is not None
             try:
                 if reader._shelf.is_empty:
                     self.doing = "waits for messages"
@@ -302,7 +304,8 @@ class ShardRun:
     async def _deliver(self, batch: MessageBatch, upto: Position) -> None:
         """Once this returns, it is processed, or a dead letter."""
         options, tracker, program = self._options, self._tracker, self._program
-        assert tracker is not None and program is not None
+        assert tracker is not None
+        assert program is not None
         tracker.handed(upto)
         tracker.has_spoken = False
         failed = 0
@@ -367,7 +370,7 @@ class ShardRun:
                     raise
                 except LeaseLost:
                     await self._lost()
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001
                     failed += 1
                     self._failed(error, failed, single)
                     if failed >= self._options.attempts:

@@ -241,7 +241,7 @@ async def _beat(heart: Heart, crew: Crew, hub: Hub, stores: Stores) -> None:
     )
     try:
         await heart.beat()
-    except Exception as error:  # told by `begun`, or by `ended`
+    except Exception as error:  # noqa: BLE001 — told by `begun`, or by `ended`
         logger.debug("group %r: the heart stops: %s", heart.group, error)
     finally:
         watching.cancel()
