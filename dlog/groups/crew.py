@@ -149,7 +149,8 @@ class Crew:
             waits.append(Wait(ReasonCode.PROCESSING_FAILED, f"shard {log!r} stopped: {told}"))
         for log, run in sorted(self.runs.items()):
             if run.failures:
-                sentence = f"shard {log!r} {run.doing}"
+                error = f"{type(run.error).__name__}: {run.error}"
+                sentence = f"shard {log!r} failed {run.failures} times: {error}"
                 waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
         facts = hub.heart.facts()
         if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:

@@ -38,11 +38,12 @@ class ThreadHome:
     """A daemon: a worker that nobody closed never keeps a program alive."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     def start(self, beat: Coroutine[Any, Any, None]) -> None:
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=_run, args=(self._loop, beat), name="dlog-group", daemon=True
         )
@@ -50,13 +51,17 @@ class ThreadHome:
 
     @property
     def is_alive(self) -> bool:
-        return not self._loop.is_closed() and self._pid == os.getpid()
+        loop = self._loop
+        return loop is not None and not loop.is_closed() and self._pid == os.getpid()
 
     def call(self, what: Callable[[], None]) -> None:
+        if self._loop is None:
+            return
         with contextlib.suppress(RuntimeError):  # it ended just now
             self._loop.call_soon_threadsafe(what)
 
     async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        assert self._loop is not None
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:

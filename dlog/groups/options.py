@@ -56,7 +56,8 @@ class WorkerOptions:
     more of them."""
     on_error: OnError = "retry"
     """What becomes of a batch whose processing raises: again and again with a growing pause, to the
-    dead letters after `attempts`, or the shard stops and stays with this worker."""
+    dead letters after `attempts`, or the shard stops, and is shown as failed. It stays with this
+    worker, unless it is the one that is to be moved to another worker: which tries it once."""
     attempts: int = 3
     """How often a message is tried before it goes to the dead letters."""
     dead_letters: str | None = None

@@ -56,11 +56,12 @@ class Worker:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._closed = True  # until it begins
         self._closing: asyncio.Task[None] | None = None
         self._client: Closeable | None = None
         self._options = options
+        self._closed = True  # until it begins
         self._threads = Threads(options.threads)
+        make_program = program_maker(processor, self._threads.run)
         self._crew = Crew(stores.clock)
         self._stores = stores
         name = options.name or f"{default_owner()}-{stores.chance.token()[:4]}"
@@ -75,7 +76,7 @@ class Worker:
             self._heart,
             stores,
             options,
-            program_maker(processor, self._threads.run),
+            make_program,
             letters,
             _numbers_of(stores, stream),
             GroupMeter(stores.metrics, group),
@@ -132,7 +133,7 @@ class Worker:
     @property
     def failed(self) -> dict[str, str]:
         """Shards that stopped here because of an error (`on_error="stop"`), and why. They stay
-        with this worker until it is closed, so that they fail nowhere else."""
+        with this worker until it is closed, or until they are moved to another one."""
         halted = self._heart.facts().failed
         return {log: self._hub.reports.get(log, "") for log in halted}
 

@@ -68,7 +68,7 @@ class Worker:
     @property
     def failed(self) -> dict[str, str]:
         """Shards that stopped here because of an error (`on_error="stop"`), and why. They stay
-        with this worker until it is closed, so that they fail nowhere else."""
+        with this worker until it is closed, or until they are moved to another one."""
         return self._inner.failed
 
     def why(self) -> Reason | None:
