@@ -47,12 +47,16 @@ async def _marks(stores: Stores, meta: StreamMeta) -> dict[int, Mark]:
     return {each.number: Mark(each.next_seq, each.is_over) for each in tails}
 
 
-def shards_of(places: GroupPlaces, stores: Stores, charter: Charter) -> Procedure[Any]:
-    """Those that the group has to do, as the stream lists them now."""
+def shards_of(
+    places: GroupPlaces, stores: Stores, charter: Charter, numbers: dict[str, int] | None = None
+) -> Procedure[Any]:
+    """Those that the group has to do, as the stream lists them now. `numbers` learns theirs."""
     site = Site(places.stream, stores.layout.stream(places.stream), stores.chance)
     meta: StreamMeta = (yield from read_stream(site)).meta
     listed = [shard for shard in meta.shards if charter.end is None or shard.number in charter.end]
     logs = {shard.number: shard.log for shard in listed}
+    if numbers is not None:
+        numbers.update((log, number) for number, log in logs.items())
     return [
         GroupShard(shard.log, tuple(logs[n] for n in shard.parents if n in logs))
         for shard in listed

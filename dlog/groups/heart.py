@@ -116,6 +116,7 @@ class Heart:
         self.begun: Future[Charter] = Future()
         self.ended: Future[str] = Future()
         self.home = home
+        self.numbers: dict[str, int] = {}  # of shards, by their logs; they never change
         self._open_aside = open_aside
         self._on_orders = on_orders
         self._lock = threading.Lock()
@@ -201,7 +202,7 @@ class Heart:
         leases = lease_store(charter.leases, places, stores)
 
         def read_shards() -> Procedure[list[GroupShard]]:
-            return shards_of(places, stores, charter)
+            return shards_of(places, stores, charter, self.numbers)
 
         errands = Errands(me, leases, read_shards)
         options = self.options

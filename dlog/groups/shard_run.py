@@ -54,7 +54,6 @@ class Hub:
     options: WorkerOptions
     make_program: Callable[[], Program]
     dead_letters: DeadLetters | None
-    numbers: Callable[[str], Awaitable[int]]
     meter: GroupMeter
     reports: dict[str, str] = field(default_factory=dict)  # why shards are stopped here
 
@@ -80,6 +79,7 @@ class ShardRun:
         self._is_ended = False
         self._stopping = asyncio.Event()
         self._is_calling = self._is_cut_short = False
+        self._holding: asyncio.Task[None] | None = None
         self._is_fenced = False
         self._processed = 0  # since the last checkpoint that was saved at once
         self._turn_s = self._clock.monotonic_s()
@@ -121,6 +121,9 @@ class ShardRun:
             self.doing = "stops"
             await self._stopping.wait()
         finally:
+            if self._holding is not None:
+                self._holding.cancel()
+                await asyncio.gather(self._holding, return_exceptions=True)
             if self._reader is not None:
                 await self._reader.close()
         self._tell(lambda core, now_s: core.on_work_finished(self.log, now_s))
@@ -148,7 +151,7 @@ class ShardRun:
     # --- its beginning
 
     async def _begin(self) -> None:
-        number = await self._patiently(lambda: self._hub.numbers(self.log))
+        number = self._heart.numbers[self.log]
         info = ShardInfo(self._heart, self.log, number, self.epoch, self._start)
         self._program = program = self._hub.make_program()
         kind = Tracker if program.is_async else BlockingTracker
@@ -162,14 +165,12 @@ class ShardRun:
         assert reader is not None
         assert self.position is not None
         info.start = self.position
-        holds = self._heart.holds
-        assert holds is not None
-        holding = self._heart.home.run(holds.begin(self.log, self.position))
+        holding = asyncio.ensure_future(self._hold(self.position))
+        self._holding = holding
         if self._start is None:
-            await self._patiently_once(holding)
+            await self._unless_stopped(holding)
             self._heart.begun_at(self.log, self.epoch, self.position)
-        else:  # there is one, at this place or before it
-            self._background = asyncio.ensure_future(self._patiently_once(holding))
+        # Else there is one already, at this place or before it.
         await self._try("initialize", lambda: program.initialize(info))
         self._is_initialized = True
         self._tell(lambda core, now_s: core.on_initialized(self.log, now_s))
@@ -183,14 +184,17 @@ class ShardRun:
         start = self._options.start
         return "earliest" if start == "latest" else start
 
-    async def _patiently_once(self, work: Awaitable[None]) -> None:
+    async def _hold(self, at: Position) -> None:
+        """What is not consumed is not truncated."""
+        heart = self._heart
+        holds = heart.holds
+        assert holds is not None
         try:
-            await work
+            await self._patiently(lambda: heart.home.run(holds.begin(self.log, at)))
+        except _Stopped:
+            pass
         except DlogError as error:
             logger.warning("%s is not held: %s", self._who, error)
-        except asyncio.CancelledError:
-            if not self._stopping.is_set():
-                raise
 
     async def _open(self, start: Start) -> None:
         """`Truncated` and `NotFound` are for good; a log that is not made yet is waited for."""

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
-from dlog.drive import Closeable, Driver, Stores
-from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound
+from dlog.drive import Closeable, Stores
+from dlog.errors import ConfigError, DlogError, ForkedHandle
 from dlog.groups.crew import Crew, ShardAtWork, watch_over
 from dlog.groups.dead_letters import DeadLetters
 from dlog.groups.heart import Aside, Heart
@@ -32,8 +32,6 @@ from dlog.groups.processing import Threads, program_maker
 from dlog.groups.shard_run import Hub
 from dlog.groups.view import WorkerId
 from dlog.reason import Reason
-from dlog.streams.driver import StreamDriver
-from dlog.streams.reshard import Site, read_stream
 from dlog.writer.owner import default_owner
 
 logger = logging.getLogger("dlog.groups")
@@ -78,7 +76,6 @@ class Worker:
             options,
             make_program,
             letters,
-            _numbers_of(stores, stream),
             GroupMeter(stores.metrics, group),
         )
 
@@ -247,20 +244,3 @@ async def _beat(heart: Heart, crew: Crew, hub: Hub, stores: Stores) -> None:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-def _numbers_of(stores: Stores, stream: str) -> Callable[[str], Awaitable[int]]:
-    """The number of a shard whose log is known. They never change."""
-    known: dict[str, int] = {}
-    site = Site(stream, stores.layout.stream(stream), stores.chance)
-
-    async def number_of(log: str) -> int:
-        if log not in known:
-            driver: Driver = StreamDriver(stores)
-            meta = (await driver.run(read_stream(site))).meta
-            known.update((shard.log, shard.number) for shard in meta.shards)
-        if log not in known:
-            raise NotFound(f"stream {stream!r} has no shard with log {log!r}")
-        return known[log]
-
-    return number_of

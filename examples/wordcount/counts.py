@@ -59,6 +59,17 @@ class Counts:
         self._db.execute("update shards set token = ? where log = ?", (token, log))
         return int(next_seq)
 
+    def is_free(self) -> bool:
+        """Nobody is in the middle of a transaction."""
+        self._db.execute("pragma busy_timeout = 100")
+        try:
+            with self._transaction():
+                return True
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            self._db.execute("pragma busy_timeout = 30000")
+
     def lines(self) -> int:
         (total,) = self._db.execute("select coalesce(sum(next_seq), 0) from shards").fetchone()
         return int(total)

@@ -66,8 +66,14 @@ class Process:
         self._signal(signal.SIGKILL)
         self.reap()
 
-    def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
+    def freeze(self, is_harmless: Callable[[], bool]) -> None:
+        """Where it holds nothing that everybody needs, such as the database."""
+        while True:
+            self._signal(signal.SIGSTOP)
+            if is_harmless():
+                return
+            self.thaw()
+            time.sleep(0.01)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)

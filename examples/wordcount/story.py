@@ -83,7 +83,7 @@ def play(url: str, directory: Path) -> None:
             took_s = wait_until(lambda: shared_by(first, third), "two share them")
             claim(f"its shards went on after {took_s:.1f} s", took_s < TIMEOUT_MS / 1000 + 2)
             print("one is frozen for longer than the time-out, and wakes")
-            third.freeze()
+            third.freeze(counts.is_free)
             wait_until(lambda: shared_by(first), "one has all shards")
             woke = len(third.said)
             third.thaw()
