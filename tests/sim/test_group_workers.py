@@ -68,7 +68,7 @@ async def _work(url: str, database: Guarded, seconds: float) -> None:
                 return
 
 
-@simulate(histories=12, troubles="all")
+@simulate(histories=3, troubles="bookies")
 async def test_effects_come_once_whatever_becomes_of_workers(sim: Simulation) -> None:
     """LH-01, LH-02, LH-12, LH-14, LH-52, I20, I22."""
     client = sim.connect()
@@ -86,12 +86,12 @@ async def test_effects_come_once_whatever_becomes_of_workers(sim: Simulation) ->
 
     sim.heal()
     await sim.start(write(), name="writer").result()
-    workers = [sim.start(_work(sim.url, database, 60.0), name=f"w{n}") for n in range(2)]
+    workers = [sim.start(_work(sim.url, database, 6.0), name=f"w{n}") for n in range(2)]
     await sim.pass_time(0.3 + sim.chance.random())
     workers[0].kill()
     await sim.pass_time(0.3 + sim.chance.random())
     workers[1].freeze(1.0)
-    third = sim.start(_work(sim.url, database, 20.0), name="w2")
+    third = sim.start(_work(sim.url, database, 4.0), name="w2")
     await third.result()
     for _ in range(400):
         if len(database.values) >= MESSAGES:
