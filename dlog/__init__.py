@@ -53,6 +53,11 @@ if TYPE_CHECKING:
         Winner,
         WriterClosed,
     )
+    from dlog.groups.consumer import StopReason
+    from dlog.groups.group import GroupDescription, Member, Reset, ShardStanding
+    from dlog.groups.leases import Checkpoint
+    from dlog.groups.shard_tracker import BlockingTracker, ShardInfo
+    from dlog.groups.view import Move, WorkerId
     from dlog.ids import MessageId, Position, Token
     from dlog.options import LogOptions
     from dlog.reader.lag import Lag
@@ -64,10 +69,12 @@ if TYPE_CHECKING:
     from dlog.streams.document import Shard
     from dlog.streams.places import StreamPosition
     from dlog.streams.reader import FromShard, ShardBatch
-    from dlog.streams.stream import ShardSummary, ShardTail, StreamDescription
+    from dlog.streams.stream import ShardSummary, StreamDescription
+    from dlog.streams.tails import ShardTail
     from dlog.sync.client import Client, connect, open_reader, open_standby, open_writer
     from dlog.sync.config import Config, HotConfig
     from dlog.sync.copies import copy_log
+    from dlog.sync.groups import Group, Worker
     from dlog.sync.jobs import JobSegment
     from dlog.sync.reader import Reader
     from dlog.sync.standby import Standby
@@ -86,6 +93,11 @@ _HOMES = {
         "ForkedHandle FormatError Handle LeaseLost Moved NotFound Outcome ReaderClosed Retry "
         "Timeout TooLarge Truncated Unavailable Unsupported Winner WriterClosed"
     ),
+    "dlog.groups.consumer": "StopReason",
+    "dlog.groups.group": "GroupDescription Member Reset ShardStanding",
+    "dlog.groups.leases": "Checkpoint",
+    "dlog.groups.shard_tracker": "BlockingTracker ShardInfo",
+    "dlog.groups.view": "Move WorkerId",
     "dlog.ids": "MessageId Position Token",
     "dlog.options": "LogOptions",
     "dlog.reader.lag": "Lag",
@@ -97,10 +109,12 @@ _HOMES = {
     "dlog.streams.document": "Shard",
     "dlog.streams.places": "StreamPosition",
     "dlog.streams.reader": "FromShard ShardBatch",
-    "dlog.streams.stream": "ShardSummary ShardTail StreamDescription",
+    "dlog.streams.stream": "ShardSummary StreamDescription",
+    "dlog.streams.tails": "ShardTail",
     "dlog.sync.client": "Client connect open_reader open_standby open_writer",
     "dlog.sync.config": "Config HotConfig",
     "dlog.sync.copies": "copy_log",
+    "dlog.sync.groups": "Group Worker",
     "dlog.sync.jobs": "JobSegment",
     "dlog.sync.reader": "Reader",
     "dlog.sync.standby": "Standby",
@@ -115,8 +129,10 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "AlreadyExists",
     "AuthError",
+    "BlockingTracker",
     "Broken",
     "BufferFull",
+    "Checkpoint",
     "Client",
     "Config",
     "ConfigError",
@@ -130,6 +146,8 @@ __all__ = [
     "ForkedHandle",
     "FormatError",
     "FromShard",
+    "Group",
+    "GroupDescription",
     "Handle",
     "HotConfig",
     "IdRun",
@@ -139,9 +157,11 @@ __all__ = [
     "LedgerPart",
     "LedgerRange",
     "LogOptions",
+    "Member",
     "Message",
     "MessageBatch",
     "MessageId",
+    "Move",
     "Moved",
     "Never",
     "NotFound",
@@ -153,13 +173,17 @@ __all__ = [
     "ReaderClosed",
     "Reason",
     "ReasonCode",
+    "Reset",
     "Retry",
     "Secret",
     "Shard",
     "ShardBatch",
+    "ShardInfo",
+    "ShardStanding",
     "ShardSummary",
     "ShardTail",
     "Standby",
+    "StopReason",
     "Stream",
     "StreamDescription",
     "StreamPosition",
@@ -176,6 +200,8 @@ __all__ = [
     "Undecided",
     "Unsupported",
     "Winner",
+    "Worker",
+    "WorkerId",
     "Writer",
     "WriterClosed",
     "__version__",

@@ -24,6 +24,9 @@ from dlog.writer.tickets import IdRun, Ticket
 from dlog.writer.writer import Writer
 
 if TYPE_CHECKING:
+    from dlog.groups.group import Group
+    from dlog.groups.shard_tracker import Tracker
+    from dlog.groups.worker import Worker
     from dlog.streams.reader import StreamReader
     from dlog.streams.stream import Stream
     from dlog.streams.writer import StreamWriter
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "Config",
+    "Group",
     "HotConfig",
     "IdRun",
     "JobSegment",
@@ -40,6 +44,8 @@ __all__ = [
     "StreamReader",
     "StreamWriter",
     "Ticket",
+    "Tracker",
+    "Worker",
     "Writer",
     "connect",
     "copy_log",
@@ -49,6 +55,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Group": "dlog.groups.group",
+    "Tracker": "dlog.groups.shard_tracker",
+    "Worker": "dlog.groups.worker",
     "Stream": "dlog.streams.stream",
     "StreamReader": "dlog.streams.reader",
     "StreamWriter": "dlog.streams.writer",

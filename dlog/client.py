@@ -42,6 +42,9 @@ from dlog.writer.owner import new_mark
 from dlog.writer.writer import Writer
 
 if TYPE_CHECKING:
+    from dlog.groups.group import Group
+    from dlog.groups.heart import Aside
+    from dlog.groups.worker import Worker
     from dlog.streams.document import Routing
     from dlog.streams.stream import Stream
 
@@ -301,6 +304,60 @@ class Client:
         self._handles[id(handle)] = handle
         return handle
 
+    # --- groups of workers
+
+    def open_worker(
+        self,
+        group: str,
+        stream: str,
+        processor: Any,
+        *,
+        metrics: Metrics | None = None,
+        **options: Any,
+    ) -> Opening[Worker]:
+        """Consume a share of a stream's shards together with the other workers of a group, each
+        shard by one of them at a time. `processor` is a function of a batch (and a tracker), an
+        object with `process`, and `initialize` and `shutdown` if wanted, or a class of such: one
+        for each shard. Options are those of `dlog.groups.options.WorkerOptions`."""
+        from dlog.groups.options import WorkerOptions
+
+        check_log_name(group)
+        check_log_name(stream)
+        checked = options_from(WorkerOptions, options)
+        opening = self._open_worker(group, stream, processor, checked, metrics)
+        return Opening(self._keeping(opening))
+
+    async def _open_worker(
+        self, group: str, stream: str, processor: Any, options: Any, metrics: Metrics | None
+    ) -> Worker:
+        from dlog.groups.worker import Worker
+
+        stores = _measured(await self._stores(False), metrics)
+        url, heard = self._url, metrics or self._metrics
+        meta_timeout_ms = min(url.options.meta_timeout_ms, max(50, options.timeout_ms // 3))
+        aside_url = dataclasses.replace(
+            url, options=dataclasses.replace(url.options, meta_timeout_ms=meta_timeout_ms)
+        )
+
+        async def open_aside() -> Aside:
+            return await _aside(Client(aside_url, heard))
+
+        worker = Worker(stores, self, group, stream, processor, options, open_aside)
+        await worker.begin()
+        return worker
+
+    def group(self, group: str, stream: str) -> Group:
+        """A group of workers, to look at and to put elsewhere."""
+        from dlog.groups.group import Group
+
+        return Group(check_log_name(group), check_log_name(stream), self._stores, self)
+
+    async def groups(self, stream: str | None = None) -> list[tuple[str, str]]:
+        """Names of groups and of their streams; of one stream, if named."""
+        from dlog.groups.group import list_groups
+
+        return await list_groups(await self._stores(False), stream)
+
     async def resolve(self, name: str, token: Token) -> Resolved:
         """What became of the message of a `ticket.token` (or of an `error.token`): `Present(id)`,
         `Never`, `TooLate(why)` when the evidence is truncated or removed, or `Undecided(why)` while
@@ -455,6 +512,16 @@ def connect(
     `metrics` hears what it and its handles measure (see `dlog.metrics`); `config` names a document
     there that they go by, also when it changes."""
     return Client(uri.resolve(url, client_options), metrics, config)
+
+
+async def _aside(client: Client) -> Aside:
+    from dlog.groups.heart import Aside
+
+    try:
+        return Aside(await client._stores(False), client, client.close)
+    except BaseException:
+        await client.close()
+        raise
 
 
 def _measured(stores: Stores, metrics: Metrics | None) -> Stores:

@@ -25,6 +25,20 @@ class SystemClock:
     def monotonic_s(self) -> float:
         return time.monotonic()
 
+    def since_boot_s(self) -> float:
+        """As `monotonic_s`, and it goes on while the machine is suspended, where the system can
+        tell."""
+        try:
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        except (AttributeError, OSError):  # other systems than Linux
+            return time.monotonic()
+
+
+def ageing_s(clock: Clock) -> float:
+    """For what others may do while we are suspended: seconds that never go back, and that do not
+    stop with us."""
+    return clock.since_boot_s() if isinstance(clock, SystemClock) else clock.monotonic_s()
+
 
 SYSTEM_CLOCK = SystemClock()
 

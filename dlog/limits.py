@@ -134,6 +134,8 @@ GROUP_TIMEOUT_MS_DEFAULT = 20_000  # a worker that is silent for so long is dead
 GROUP_FLUSH_MS_DEFAULT = 5_000  # checkpoints kept in memory are written as often
 GROUP_MOVES_AT_ONCE = 16  # of one worker: what it claims, announces and releases beside each other
 GROUP_NEIGHBOURS = 3  # whose counters a worker watches while nothing is wrong
+GROUP_THREADS_DEFAULT = 32  # of one worker, for processors that are plain functions
+GROUP_READ_AHEAD_BYTES_DEFAULT = 4 * MIB  # of each shard
 GROUP_LEASE_LOG_EVERY = 256  # messages of a lease's log behind which it is truncated
 
 # Looking a place over (`dlog doctor`): what each server may take, and of how many nodes we look who

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from dlog import limits
 from dlog.errors import ConfigError
@@ -250,7 +250,11 @@ class ClientOptions:
         )
 
 
-_Options = TypeVar("_Options", LogOptions, WriterOptions, FillOptions, ReaderOptions, ClientOptions)
+class _Fields(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+_Options = TypeVar("_Options", bound=_Fields)
 
 
 def options_from(kind: type[_Options], given: Mapping[str, Any]) -> _Options:

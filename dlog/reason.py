@@ -55,6 +55,11 @@ class ReasonCode(enum.Enum):
     SEGMENT_NOT_ENTERABLE = "segment_not_enterable"  # no seam yet, or a takeover may drop it
     READ_AHEAD_FULL = "read_ahead_full"  # nobody takes
     ENDED = "ended"
+    # A worker of a group
+    PROCESSING_FAILED = "processing_failed"  # it is tried again, or the shard stopped
+    PROCESSING_STALLED = "processing_stalled"  # for long, and the worker lives
+    LOOP_BLOCKED = "loop_blocked"  # the event loop of the program takes no turn
+    NO_SHARDS = "no_shards"  # others have them, or there are none
     # A document that is followed
     CONFIG_REFUSED = "config_refused"  # its newest version; the one before stays in force
     # Seen from outside
@@ -73,6 +78,7 @@ AT_REST = frozenset(
         ReasonCode.ENDED,
         ReasonCode.HELD,
         ReasonCode.CONFIG_REFUSED,
+        ReasonCode.NO_SHARDS,
     }
 )
 

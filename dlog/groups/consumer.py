@@ -110,6 +110,11 @@ class ShardConsumer:
         check(self.step is StopStep.FINISHING, "work is finished once", self.step)
         self.step = StopStep.SHUTTING_DOWN
 
+    def not_ended(self) -> None:
+        """Its program refuses to be at the end: the shard is not finished, and fails."""
+        if self.step is StopStep.SHUTTING_DOWN and self.reason is StopReason.ENDED:
+            self.reason = StopReason.FAILED
+
     def shut_down(self) -> None:
         check(self.step is StopStep.SHUTTING_DOWN, "a program is shut down once", self.step)
         self.step = StopStep.FLUSHING

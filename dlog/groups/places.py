@@ -13,6 +13,7 @@ class GroupPlaces:
         self.group = group
         self.stream = stream
         self.root = layout.group(group, stream)
+        self.charter = f"{self.root}/charter"
         self.leases = f"{self.root}/leases"
         self.workers = f"{self.root}/workers"
 

@@ -59,6 +59,9 @@ class CheckpointTracker:
 
     # --- questions
 
+    def is_under_way(self, checkpoint: Checkpoint) -> bool:
+        return self._under_way is checkpoint
+
     @property
     def is_saving(self) -> bool:
         return self._under_way is not None

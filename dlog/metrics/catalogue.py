@@ -122,6 +122,22 @@ HEALTH_ISOLATIONS = _counter(
 HEALTH_RECOVERIES = _counter(
     "dlog.health.recoveries", "1", ("endpoint",), "times that it was used again"
 )
+_SHARD = ("group", "log")
+GROUP_SHARDS = _level("dlog.group.shards", "1", ("group",), "shards that a worker has")
+GROUP_MESSAGES = _counter("dlog.group.messages", "1", _SHARD, "messages processed")
+GROUP_FAILURES = _counter("dlog.group.failures", "1", _SHARD, "calls of a processor that raised")
+GROUP_DEAD_LETTERS = _counter(
+    "dlog.group.dead_letters", "1", _SHARD, "messages that went to the dead letters"
+)
+GROUP_PAUSES = _counter(
+    "dlog.group.pauses", "1", _SHARD, "times that nothing was delivered for want of a renewal"
+)
+GROUP_STALLS = _counter(
+    "dlog.group.stalls",
+    "1",
+    ("group", "reason"),
+    "processors, or event loops, that took longer than `stall_after_ms`",
+)
 
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric for metric in list(globals().values()) if isinstance(metric, Metric)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from dlog import limits
 from dlog.admin.remove import remove
-from dlog.admin.status import LogStatus, status_of
+from dlog.admin.status import LogStatus
 from dlog.drive import Stores
 from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
 from dlog.errors import AlreadyExists, ConfigError, NotFound
@@ -19,8 +19,6 @@ from dlog.meta.layout import unescape
 from dlog.meta.listed import WriterMark
 from dlog.opening import Opening
 from dlog.options import LogOptions, ReaderOptions, WriterOptions, options_from
-from dlog.reader.feed import look
-from dlog.reader.segments import SegmentView
 from dlog.streams.document import (
     Routing,
     Shard,
@@ -31,7 +29,6 @@ from dlog.streams.document import (
     shard_log,
 )
 from dlog.streams.driver import StreamDriver
-from dlog.streams.places import ends_are_looked_for
 from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
 from dlog.streams.reshard import (
     SeenStream,
@@ -44,6 +41,7 @@ from dlog.streams.reshard import (
     split,
     terminate_stream,
 )
+from dlog.streams.tails import ShardTail, log_status, tails_of
 from dlog.streams.writer import StreamWriter
 from dlog.together import together
 from dlog.writer.owner import default_owner
@@ -68,21 +66,6 @@ class ShardSummary:
     head_seq: int | None
     bytes: int
     writer: str | None
-    last_time_us: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ShardTail:
-    """Where a shard ended when it was looked at. What is seen of a shard has, in those before it,
-    all that came before."""
-
-    number: int
-    log: str
-    uid: str
-    parents: tuple[str, ...]  # logs of the listed shards before it
-    head_seq: int
-    next_seq: int
-    is_over: bool  # nothing more can come
     last_time_us: int | None
 
 
@@ -185,25 +168,7 @@ class Stream:
         logs are not made yet are left out."""
         stores = await self._get_stores(False)
         meta = (await StreamDriver(stores).run(read_stream(self._site(stores)))).meta
-        logs = {shard.number: shard.log for shard in meta.shards}
-        found: dict[int, ShardTail] = {}
-        for group in ends_are_looked_for(meta):
-            for first in range(0, len(group), limits.STREAM_LOOKS_AT_ONCE):
-                some = group[first : first + limits.STREAM_LOOKS_AT_ONCE]
-                statuses = await together(*(_status(stores, shard.log) for shard in some))
-                for shard, status in zip(some, statuses, strict=True):
-                    if status is not None:
-                        found[shard.number] = ShardTail(
-                            shard.number,
-                            shard.log,
-                            status.uid,
-                            tuple(logs[n] for n in shard.parents if n in logs),
-                            status.head_seq,
-                            status.next_seq,
-                            status.state == "terminated",
-                            status.last_time_us,
-                        )
-        return tuple(found[number] for number in sorted(found))
+        return await tails_of(stores, meta)
 
     async def describe(self) -> StreamDescription:
         """Asks each shard's log where it stands."""
@@ -213,7 +178,7 @@ class Stream:
         statuses: list[LogStatus | None] = []
         for first in range(0, len(meta.shards), limits.STREAM_LOOKS_AT_ONCE):
             some = meta.shards[first : first + limits.STREAM_LOOKS_AT_ONCE]
-            statuses.extend(await together(*(_status(stores, shard.log) for shard in some)))
+            statuses.extend(await together(*(log_status(stores, shard.log) for shard in some)))
         return StreamDescription(
             self.name,
             meta.uid,
@@ -279,7 +244,7 @@ class Stream:
         kept: set[int] = set()
         for shard in meta.shards:  # oldest first: what follows something that stays, stays
             if shard.state is ShardState.ENDED and not kept & set(shard.parents):
-                status = await _status(stores, shard.log)
+                status = await log_status(stores, shard.log)
                 if status is None or status.head_seq >= status.next_seq:
                     empty.append(shard)
                     continue
@@ -388,15 +353,7 @@ async def _refuse_taken(stores: Stores, logs: Sequence[str]) -> None:
 
 
 async def _is_there(stores: Stores, log: str) -> bool:
-    return await _status(stores, log) is not None
-
-
-async def _status(stores: Stores, log: str) -> LogStatus | None:
-    view = SegmentView(log, stores.layout)
-    try:
-        return await look(stores, view, status_of(view))
-    except NotFound:
-        return None
+    return await log_status(stores, log) is not None
 
 
 async def _remove_log(driver: StreamDriver, stores: Stores, log: str) -> None:

@@ -47,6 +47,7 @@ from dlog.sync.writer import Writer
 
 if TYPE_CHECKING:
     from dlog.streams.document import Routing
+    from dlog.sync.groups import Group, Worker
     from dlog.sync.streams import Stream
 
 
@@ -153,6 +154,39 @@ class Client:
     def streams(self, prefix: str = "") -> list[str]:
         """The names of streams that begin with `prefix`. A plain log is not among them."""
         return self._portal.run(self._inner.streams(prefix))
+
+    # --- groups of workers
+
+    def open_worker(
+        self,
+        group: str,
+        stream: str,
+        processor: Any,
+        *,
+        metrics: Metrics | None = None,
+        **options: Any,
+    ) -> Worker:
+        """Consume a share of a stream's shards together with the other workers of a group, each
+        shard by one of them at a time. `processor` is a function of a batch (and a tracker), an
+        object with `process`, and `initialize` and `shutdown` if wanted, or a class of such: one
+        for each shard; it runs on threads. Options are those of
+        `dlog.groups.options.WorkerOptions`."""
+        from dlog.sync.groups import Worker
+
+        opening = _opened(
+            self._inner.open_worker, group, stream, processor, metrics=metrics, **options
+        )
+        return Worker(self._portal.run(opening), self._portal)
+
+    def group(self, group: str, stream: str) -> Group:
+        """A group of workers, to look at and to put elsewhere."""
+        from dlog.sync.groups import Group
+
+        return Group(self._inner.group(group, stream), self._portal)
+
+    def groups(self, stream: str | None = None) -> list[tuple[str, str]]:
+        """Names of groups and of their streams; of one stream, if named."""
+        return self._portal.run(self._inner.groups(stream))
 
     def resolve(self, name: str, token: Token) -> Resolved:
         """What became of the message of a `ticket.token` (or of an `error.token`): `Present(id)`,
@@ -374,8 +408,8 @@ class Admin(MetaMoves, Jobs):
         self._portal.run(self._inner.terminate(name))
 
 
-async def _opened(verb: Callable[..., Any], name: str, **options: Any) -> Any:
-    return await verb(name, **options)
+async def _opened(verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return await verb(*args, **options)
 
 
 def connect(

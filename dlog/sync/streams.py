@@ -26,7 +26,8 @@ from dlog.streams.following import Lane, Table
 from dlog.streams.lanes import producer_key
 from dlog.streams.places import StreamPosition
 from dlog.streams.reader import FromShard, ReadingOrder, ShardBatch, StreamStart
-from dlog.streams.stream import ShardTail, StreamDescription
+from dlog.streams.stream import StreamDescription
+from dlog.streams.tails import ShardTail
 from dlog.sync.portal import Answer, Portal
 from dlog.sync.writer import INTERRUPTED_S
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer

@@ -18,7 +18,7 @@ from dlog.sync.client import Admin, Client
 
 _WRAPPED = (
     *(dlog.Writer, dlog.Reader, dlog.Standby, dlog.JobSegment, Client, Admin),
-    *(dlog.Stream, dlog.StreamWriter, dlog.StreamReader),
+    *(dlog.Stream, dlog.StreamWriter, dlog.StreamReader, dlog.Worker, dlog.Group),
 )
 _END = object()
 
@@ -86,7 +86,7 @@ class OnThread:
         def call(*args: Any, **kwargs: Any) -> Any:
             if name in ("batches", "read_range"):
                 return _each(found(*args, **kwargs))
-            if name in ("stream", "shard_of"):  # they wait for nothing in either API
+            if name in ("stream", "shard_of", "group"):  # they wait for nothing in either API
                 return _wrap(found(*args, **kwargs))
             return _Call(on_thread(found, *args, **kwargs))
 

@@ -1,0 +1,150 @@
+"""The charter of a group: what all of its workers have to agree on, written by whoever comes first.
+
+Where leases are kept and after which silence a worker is dead are matters of safety: two workers
+that differ in them could both own a shard. Where the group begins (`start="latest"`) and where a
+bounded job ends are places that were true at one moment, and have to be the same for everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dlog import limits
+from dlog.effects import CreateNode, Procedure, ReadNode
+from dlog.errors import AlreadyExists, ConfigError, DlogError, FormatError, NotFound, unknown
+from dlog.groups.places import GroupPlaces
+from dlog.meta.json_fields import dump, load, the_dict, the_int, the_str
+
+FORMAT = 1
+LEASES = ("nodes", "logs")
+TRIES = 4
+
+
+class Mark(NamedTuple):
+    """A place in a shard, and whether the shard was at its end there."""
+
+    next_seq: int
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Charter:
+    """`begin` and `end` are by number of shard. A shard that came later than `begin` begins at its
+    beginning; one that is not in `end` is no part of the job."""
+
+    stream_uid: str
+    leases: str
+    timeout_ms: int
+    begin: Mapping[int, Mark] | None = None
+    end: Mapping[int, Mark] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def is_job(self) -> bool:
+        return self.end is not None
+
+    def check_agrees(self, wanted: Charter, group: str) -> None:
+        for name, ours, theirs in (
+            ("leases", self.leases, wanted.leases),
+            ("timeout_ms", self.timeout_ms, wanted.timeout_ms),
+            ("stop_at_end", self.is_job, wanted.is_job),
+        ):
+            if ours != theirs:
+                raise ConfigError(
+                    f"group {group!r} was made with {name}={ours!r}, not {theirs!r}: workers of "
+                    "one group agree on that"
+                )
+        if self.stream_uid != wanted.stream_uid:
+            raise ConfigError(
+                f"group {group!r} was made for another stream of this name, which was removed: "
+                "remove the group first"
+            )
+
+    def to_bytes(self) -> bytes:
+        return dump(
+            {
+                **self.extra,
+                "format": FORMAT,
+                "stream": self.stream_uid,
+                "leases": self.leases,
+                "timeout_ms": self.timeout_ms,
+                "begin": _fields(self.begin),
+                "end": _fields(self.end),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, *, where: str) -> Charter:
+        if len(raw) > limits.META_NODE_BYTES_MAX:
+            raise FormatError(f"{where} has {len(raw)} bytes, more than a charter can have")
+        fields = load(raw, where)
+        if the_int(fields, "format", where) != FORMAT:
+            raise FormatError(f"{where} has format {fields['format']}; this version knows {FORMAT}")
+        leases = the_str(fields, "leases", where)
+        timeout_ms = the_int(fields, "timeout_ms", where)
+        if leases not in LEASES or timeout_ms < 1:
+            raise FormatError(f"{where}: leases in {leases!r}, a time-out of {timeout_ms} ms")
+        return cls(
+            the_str(fields, "stream", where),
+            leases,
+            timeout_ms,
+            _marks(fields, "begin", where),
+            _marks(fields, "end", where),
+            extra={k: v for k, v in fields.items() if k not in _FIELDS},
+        )
+
+
+_FIELDS = frozenset("format stream leases timeout_ms begin end".split())
+
+
+def read_charter(places: GroupPlaces) -> Procedure[Charter]:
+    """`NotFound`: there is no such group."""
+    try:
+        value, _ = yield ReadNode(places.charter)
+    except NotFound:
+        raise NotFound(f"stream {places.stream!r} has no group {places.group!r}") from None
+    return Charter.from_bytes(value, where=places.charter)
+
+
+def agree(places: GroupPlaces, wanted: Charter) -> Procedure[Charter]:
+    """The charter as it stands: of whoever came first."""
+    failure: DlogError | None = None
+    for _ in range(TRIES):
+        try:
+            yield CreateNode(places.charter, wanted.to_bytes(), point="group.chartered")
+            return wanted
+        except AlreadyExists as error:
+            failure = error
+        except DlogError as error:
+            if not unknown(error):
+                raise
+            failure = error
+        try:
+            found = yield from read_charter(places)
+        except NotFound:
+            continue  # removed just now
+        found.check_agrees(wanted, places.group)
+        return found
+    assert failure is not None
+    raise failure
+
+
+def _fields(marks: Mapping[int, Mark] | None) -> dict[str, Any] | None:
+    if marks is None:
+        return None
+    return {str(number): [mark.next_seq, mark.is_final] for number, mark in marks.items()}
+
+
+def _marks(fields: Mapping[str, Any], name: str, where: str) -> dict[int, Mark] | None:
+    if fields.get(name) is None:
+        return None
+    marks: dict[int, Mark] = {}
+    for number, raw in the_dict(fields, name, where).items():
+        match raw:
+            case [int(seq), bool(is_final)] if type(seq) is int and seq >= 0 and number.isdecimal():
+                marks[int(number)] = Mark(seq, is_final)
+            case _:
+                raise FormatError(f"{where}: {name} of shard {number!r} is no place: {raw!r}")
+    return marks

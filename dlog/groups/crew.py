@@ -1,0 +1,186 @@
+"""The shards that a worker has, on the event loop of its user: obeys the orders of the core, and
+says what each shard is at. Holds no handle, so that a worker which nobody holds can be told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dlog.clock import Clock
+from dlog.groups.asks import Order, ShardStopped, Shutdown, StartShard, StopFetch
+from dlog.groups.consumer import StopReason
+from dlog.groups.heart import Fenced, Heart
+from dlog.groups.shard_run import Hub, ShardRun
+from dlog.reason import Reason, ReasonCode, Wait, time_text
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAtWork:
+    """A shard of a worker, as it is at this moment."""
+
+    log: str
+    token: int
+    doing: str
+    next_seq: int | None
+    """The first message that is not processed yet."""
+    failures: int
+    """Of the batch at hand."""
+    error: str | None
+    busy_s: float | None
+    """For how long the program is at one call."""
+
+
+class Crew:
+    def __init__(self, clock: Clock) -> None:
+        self.runs: dict[str, ShardRun] = {}
+        self.failure: BaseException | None = None  # that ended a job
+        self.hub: Hub | None = None
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = clock.monotonic_s()
+
+    # --- on the heart's loop
+
+    def on_orders(self, orders: list[Order]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._obey, orders)
+        except RuntimeError:  # the user's loop is over, and nobody closed us
+            assert self.hub is not None
+            self.hub.heart.abandon()
+
+    # --- on the user's
+
+    def _obey(self, orders: list[Order]) -> None:
+        hub = self.hub
+        assert hub is not None
+        for order in orders:
+            run = self.runs.get(order.shard)
+            match order:
+                case StartShard(shard=shard):
+                    self.runs[shard] = ShardRun(hub, order)
+                    hub.reports.pop(shard, None)
+                case StopFetch() if run is not None:
+                    run.stop_fetch()
+                case Shutdown(reason=reason) if run is not None:
+                    run.shut_down(reason)
+                case Fenced(epoch=epoch) if run is not None and run.epoch == epoch:
+                    run.fenced()
+                case ShardStopped(shard=shard, reason=reason):
+                    ended = self.runs.pop(shard, None)
+                    if reason is StopReason.FAILED and hub.options.stop_at_end:
+                        self._end_job(hub.heart, ended)
+        hub.meter.shards(len(self.runs))
+
+    def _end_job(self, heart: Heart, run: ShardRun | None) -> None:
+        """Whoever waits for it shall not wait for ever."""
+        self.failure = self.failure or (None if run is None else run.error)
+        heart.leave("a shard failed")
+
+    def cut_short(self) -> None:
+        for run in self.runs.values():
+            run.cut_short()
+
+    def drop(self) -> None:
+        for run in self.runs.values():
+            run.task.cancel()
+
+    # --- what it is at; from any thread
+
+    def at_work(self) -> tuple[ShardAtWork, ...]:
+        now_s = self._clock.monotonic_s()
+        found = []
+        for log, run in sorted(self.runs.copy().items()):
+            since_s, error = run.busy_since_s, run.error
+            found.append(
+                ShardAtWork(
+                    log,
+                    run.epoch,
+                    run.doing,
+                    None if run.position is None else run.position.next_seq,
+                    run.failures,
+                    None if error is None else f"{type(error).__name__}: {error}",
+                    None if since_s is None else now_s - since_s,
+                )
+            )
+        return tuple(found)
+
+    def waits(self, after_s: float) -> dict[str, Wait]:
+        """Calls of programs that last longer, and the loop if it takes no turn, by what waits."""
+        now_s = self._clock.monotonic_s()
+        found: dict[str, Wait] = {}
+        quiet_s = now_s - self._heard_s
+        if quiet_s > after_s:
+            found[""] = Wait(
+                ReasonCode.LOOP_BLOCKED,
+                f"the event loop of the program took no turn for {time_text(quiet_s)}; leases are "
+                "renewed all the same",
+                since_s=self._heard_s,
+            )
+        for log, run in self.runs.copy().items():
+            since_s = run.busy_since_s
+            if since_s is not None and now_s - since_s > after_s:
+                found[log] = Wait(
+                    ReasonCode.PROCESSING_STALLED,
+                    f"the processor is at one call of shard {log!r} for "
+                    f"{time_text(now_s - since_s)}; the worker lives, and keeps the shard",
+                    {"log": log},
+                    since_s,
+                )
+        return found
+
+    def ping(self) -> None:
+        """From the heart: the loop is heard of when it takes its next turn."""
+
+        def pong() -> None:
+            self._heard_s = self._clock.monotonic_s()
+
+        try:
+            self._loop.call_soon_threadsafe(pong)
+        except RuntimeError:
+            assert self.hub is not None
+            self.hub.heart.abandon()
+
+    def why(self, after_s: float) -> Reason | None:
+        hub = self.hub
+        assert hub is not None
+        waits = list(self.waits(after_s if after_s > 0 else 1e9).values())
+        for log, told in sorted(hub.reports.items()):
+            waits.append(Wait(ReasonCode.PROCESSING_FAILED, f"shard {log!r} stopped: {told}"))
+        for log, run in sorted(self.runs.items()):
+            if run.failures:
+                error = f"{type(run.error).__name__}: {run.error}"
+                sentence = f"shard {log!r} failed {run.failures} times: {error}"
+                waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
+        facts = hub.heart.facts()
+        if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:
+            sentence = f"no renewal was confirmed for {time_text(facts.quiet_s)}"
+            waits.append(Wait(ReasonCode.METADATA_AWAY, sentence))
+        elif not facts.is_member:
+            waits.append(Wait(ReasonCode.METADATA, "the worker is not registered yet"))
+        if not waits and not self.runs:
+            waits.append(Wait(ReasonCode.NO_SHARDS, "no shard is this worker's to consume"))
+        if not waits:
+            return None
+        return waits[0].told(now_s=self._clock.monotonic_s(), now_us=self._clock.wall_us())
+
+
+LOOKS = 4
+
+
+async def watch_over(crew: Crew, hub: Hub, clock: Clock, log: Callable[[str], None]) -> None:
+    """On the heart's loop: tells of what is stalled, once when it begins and once when it ends."""
+    after_s = hub.options.stall_after_ms / 1000
+    known: dict[str, ReasonCode] = {}
+    while after_s > 0:
+        crew.ping()
+        await asyncio.sleep(min(5.0, max(0.02, after_s / LOOKS)))
+        waits = crew.waits(after_s)
+        for what, wait in waits.items():
+            if known.get(what) is not wait.code:
+                known[what] = wait.code
+                hub.meter.stalled(wait.code.value)
+                log(f"group {hub.heart.group!r}: {wait.sentence}")
+        for what in known.keys() - waits.keys():
+            del known[what]
+            log(f"group {hub.heart.group!r}: {what or 'the event loop'} goes on")

@@ -1,0 +1,72 @@
+"""The dead letters of a group: messages that could not be processed, in a log of their own.
+
+Each goes there once: its producer is the group's shard and its number is the message's seq, which
+the log refuses the second time. So whoever appended one and died before its checkpoint was kept, or
+was fenced by another worker that had one to append, does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+
+from dlog.chance import Chance, backoff_s
+from dlog.errors import AlreadyExists, DlogError, Retry
+from dlog.groups.lease_driver import Logs
+from dlog.reader.message import Message
+
+logger = logging.getLogger("dlog.groups")
+
+ERROR_CHARS_MAX = 2_000
+TRIES = 20
+PREFIX = "dlog."
+
+
+class DeadLetters:
+    """A log has one writer: each letter opens it, and may be fenced by another worker's."""
+
+    def __init__(self, logs: Logs, name: str, group: str, stream: str, chance: Chance) -> None:
+        self.name = name
+        self._logs = logs
+        self._group, self._stream = group, stream
+        self._chance = chance
+
+    async def put(self, shard: str, message: Message, error: BaseException, tries: int) -> None:
+        """Once this returns, it is durable."""
+        told = {
+            "group": self._group,
+            "stream": self._stream,
+            "shard": shard,
+            "seq": str(message.seq),
+            "id": str(message.id),
+            "error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX],
+            "attempts": str(tries),
+        }
+        headers = [
+            *message.headers,
+            *((f"{PREFIX}{name}", value.encode()) for name, value in told.items()),
+        ]
+        producer: tuple[int, int] | None = producer_of(self._group, shard), message.seq
+        for attempt in range(TRIES):
+            try:
+                async with self._logs.open_writer(self.name) as log:
+                    await log.append(
+                        message.value, key=message.key, headers=headers, producer=producer
+                    )
+                    return
+            except AlreadyExists as there:
+                if there.id is not None:
+                    return
+                # A later one of the shard is there: the group was put back. Twice is no loss.
+                producer = None
+            except DlogError as refused:
+                if refused.retry is Retry.NEVER or attempt + 1 == TRIES:
+                    raise
+                logger.info("log %r: a dead letter is tried again: %s", self.name, refused)
+            await asyncio.sleep(backoff_s(attempt, self._chance, base_s=0.05, limit_s=5.0))
+
+
+def producer_of(group: str, shard: str) -> int:
+    name = f"{group}\0{shard}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2

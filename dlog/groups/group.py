@@ -1,0 +1,384 @@
+"""A group from outside: `client.group(name, stream)`. Looks at its workers, leases and checkpoints,
+says what a plan would move, and puts checkpoints elsewhere. It takes part in nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from dlog.drive import Stores
+from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
+from dlog.errors import ConfigError, Conflict, NotFound
+from dlog.groups import presence
+from dlog.groups.charter import Charter, Mark, read_charter
+from dlog.groups.founding import shards_of
+from dlog.groups.heart import GroupDriver, lease_store
+from dlog.groups.holding import hold_name
+from dlog.groups.lease_driver import Logs
+from dlog.groups.leases import Checkpoint, Lease
+from dlog.groups.places import GroupPlaces
+from dlog.groups.plan import plan
+from dlog.groups.shards import GroupShard, ShardGraph
+from dlog.groups.store import LeaseStore
+from dlog.groups.view import Move, ShardView, View, WorkerId, WorkerView
+from dlog.ids import Position
+from dlog.meta.layout import unescape
+from dlog.options import ReaderOptions
+from dlog.reader.feed import look
+from dlog.reader.lag import Lag, lag_of
+from dlog.reader.places import Start, check_start
+from dlog.reader.reader import Reader
+from dlog.reader.segments import SegmentView
+from dlog.streams.document import StreamMeta
+from dlog.streams.reshard import Site, read_stream
+from dlog.together import together
+
+GetStores = Callable[[bool], Awaitable[Stores]]
+LOOKS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker that is registered. Whether it lives, only the change of `counter` tells."""
+
+    id: WorkerId
+    domain: str | None
+    counter: int
+    shards: tuple[str, ...]
+    coming: tuple[str, ...]
+    """Shards that are handed over to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStanding:
+    """How far the group is in one shard, by what is kept."""
+
+    number: int
+    log: str
+    state: str
+    """`consumed`, `handed_over`, `free`, `waiting` (for the shards it came from), `finished`."""
+    owner: WorkerId | None
+    consumer: WorkerId | None
+    epoch: int
+    checkpoint: Checkpoint | None
+    lag: Lag | None
+    """Behind the checkpoint; None for a log that is not made yet."""
+    parents: tuple[str, ...]
+    updated_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group: str
+    stream: str
+    leases: str
+    timeout_ms: int
+    is_job: bool
+    members: tuple[Member, ...]
+    shards: tuple[ShardStanding, ...]
+
+    @property
+    def lag_messages(self) -> int:
+        return sum(each.lag.messages for each in self.shards if each.lag is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What a reset did, or would do, to one shard."""
+
+    log: str
+    before: Checkpoint | None
+    after: Position | None
+    refused: str | None
+    """Why it stays where it is."""
+
+
+class Group:
+    def __init__(self, name: str, stream: str, get_stores: GetStores, logs: Logs) -> None:
+        self.name = name
+        self.stream = stream
+        self._get_stores = get_stores
+        self._logs = logs
+
+    # --- what is so
+
+    async def charter(self) -> Charter:
+        """What all of its workers agree on. `NotFound`: there is no such group."""
+        return (await self._site()).charter
+
+    async def members(self) -> tuple[Member, ...]:
+        site = await self._site()
+        return await self._members(site)
+
+    async def _members(self, site: _Site) -> tuple[Member, ...]:
+        nobody = WorkerId("", "nobody")
+        seen = await site.driver.run(presence.read_workers(site.places, nobody))
+        return tuple(
+            Member(worker, each.node.domain, each.node.counter, each.node.holds, each.node.coming)
+            for worker, each in sorted(seen.items())
+        )
+
+    async def describe(self, *, lag: bool = True) -> GroupDescription:
+        """Asks the store for each lease, and with `lag` each shard's log where it ends."""
+        site = await self._site()
+        members = await self._members(site)
+        meta = await site.stream()
+        leases = await self._leases(site)
+        finished = {log for log, lease in leases.items() if lease.is_finished}
+        graph = ShardGraph(site.shards, finished)
+        lags = await self._lags(site, leases) if lag else {}
+        standings = []
+        for shard in meta.shards:
+            if shard.log not in leases:
+                continue
+            lease = leases[shard.log]
+            standings.append(
+                ShardStanding(
+                    shard.number,
+                    shard.log,
+                    _state_of(lease, graph),
+                    lease.owner,
+                    lease.consumer,
+                    lease.epoch,
+                    lease.checkpoint,
+                    lags.get(shard.log),
+                    graph.shards[shard.log].parents,
+                    lease.updated_us,
+                )
+            )
+        charter = site.charter
+        return GroupDescription(
+            self.name,
+            self.stream,
+            charter.leases,
+            charter.timeout_ms,
+            charter.is_job,
+            members,
+            tuple(standings),
+        )
+
+    async def _leases(self, site: _Site) -> dict[str, Lease]:
+        found: dict[str, Lease] = {}
+        logs = [shard.name for shard in site.shards]
+        for first in range(0, len(logs), LOOKS_AT_ONCE):
+            some = logs[first : first + LOOKS_AT_ONCE]
+            read = await together(*(site.driver.run(site.store.read(log)) for log in some))
+            found.update(zip(some, read, strict=True))
+        return found
+
+    async def _lags(self, site: _Site, leases: dict[str, Lease]) -> dict[str, Lag]:
+        numbers = {shard.log: shard.number for shard in (await site.stream()).shards}
+
+        async def lag_in(lease: Lease) -> Lag | None:
+            view = SegmentView(lease.shard, site.stores.layout)
+            now_us = site.stores.clock.wall_us()
+            done = 0 if lease.checkpoint is None else lease.checkpoint.next_seq
+            begin = site.charter.begin
+            if lease.checkpoint is None and begin is not None:
+                done = begin.get(numbers[lease.shard], Mark(0, is_final=False)).next_seq
+            try:
+                return await look(site.stores, view, lag_of(view, done, now_us))
+            except NotFound:
+                return None
+
+        found: dict[str, Lag] = {}
+        wanted = list(leases.values())
+        for first in range(0, len(wanted), LOOKS_AT_ONCE):
+            some = wanted[first : first + LOOKS_AT_ONCE]
+            lags = await together(*(lag_in(each) for each in some))
+            found.update(
+                (lease.shard, lag) for lease, lag in zip(some, lags, strict=True) if lag is not None
+            )
+        return found
+
+    # --- what if
+
+    async def plan(
+        self,
+        *,
+        add: int | Iterable[str] = 0,
+        without: Iterable[str] = (),
+        domain: str | None = None,
+    ) -> tuple[Move, ...]:
+        """The moves that the group would make if so many more workers came (or those with these
+        names), and these were gone."""
+        told = await self.describe(lag=False)
+        gone = set(without)
+        unknown = gone - {each.id.name for each in told.members}
+        if unknown:
+            raise NotFound(f"group {self.name!r} has no worker {sorted(unknown)[0]!r}")
+        names = [f"new-{n}" for n in range(1, add + 1)] if isinstance(add, int) else list(add)
+        workers = [WorkerView(m.id, m.domain) for m in told.members if m.id.name not in gone]
+        workers += [WorkerView(WorkerId(name, "planned"), domain) for name in names]
+        shards = tuple(
+            ShardView(each.log, each.owner or each.consumer, each.consumer)
+            for each in told.shards
+            if each.state not in ("finished", "waiting")
+        )
+        return plan(View(shards, tuple(workers)))
+
+    # --- putting it elsewhere
+
+    async def reset(
+        self,
+        to: Start,
+        *,
+        shards: Sequence[int] | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[Reset, ...]:
+        """Put shards at "earliest", "latest", a seq, a MessageId, a Position or an aware datetime;
+        what the program kept with the checkpoint is gone. A shard that somebody consumes is refused
+        unless by `force`, which fences that worker; one that is finished stays so. `dry_run` only
+        tells."""
+        check_start(to, "to")
+        site = await self._site()
+        meta = await site.stream()
+        listed = {shard.name for shard in site.shards}
+        chosen = [s for s in meta.shards if s.log in listed]
+        if shards is not None:
+            chosen = [meta.shard(number) for number in shards]
+        return tuple(
+            [await self._reset(site, s.log, to, b"", force=force, dry_run=dry_run) for s in chosen]
+        )
+
+    async def set_checkpoint(
+        self, shard: int, to: Start, *, app: bytes = b"", force: bool = False
+    ) -> Reset:
+        """The same for one shard, with what the program shall find there."""
+        site = await self._site()
+        log = (await site.stream()).shard(shard).log
+        told = await self._reset(site, log, check_start(to, "to"), app, force=force, dry_run=False)
+        if told.refused is not None:
+            raise Conflict(told.refused)
+        return told
+
+    async def _reset(
+        self, site: _Site, log: str, to: Start, app: bytes, *, force: bool, dry_run: bool
+    ) -> Reset:
+        lease = await site.driver.run(site.store.read(log))
+        before = lease.checkpoint
+        if lease.is_finished:
+            return Reset(log, before, None, f"shard {log!r} is at its end, and so are its children")
+        if lease.consumer is not None and not force:
+            return Reset(log, before, None, f"shard {log!r} is consumed by {lease.consumer}")
+        try:
+            place = await self._place(site.stores, log, to)
+        except NotFound:
+            return Reset(log, before, None, f"the log {log!r} is not made yet")
+        if dry_run:
+            return Reset(log, before, place, None)
+        # Held first, or what the group is put back to could be truncated before anybody is there.
+        await self._hold(site, log, place)
+        checkpoint = Checkpoint(place, app)
+        try:
+            await site.driver.run(site.store.reset(log, checkpoint, forced=force))
+        except Conflict as refused:
+            return Reset(log, before, None, refused.message)
+        return Reset(log, before, place, None)
+
+    async def _place(self, stores: Stores, log: str, to: Start) -> Position:
+        reader = Reader(stores, log, ReaderOptions())
+        try:
+            await reader.seek(to)
+            return reader.position
+        finally:
+            await reader.close()
+
+    async def _hold(self, site: _Site, log: str, at: Position) -> None:
+        admin, name = self._logs.admin, hold_name(self.name, self.stream)
+        note = "what this group has not consumed yet"
+        try:
+            await admin.hold(log, name, at, note=note)
+        except ConfigError:  # it stands further ahead
+            with contextlib.suppress(NotFound):
+                await admin.drop_hold(log, name)
+            await admin.hold(log, name, at, note=note)
+
+    async def remove(self) -> None:
+        """Forget the group: its checkpoints, its holds, its charter. `Conflict` while it has
+        workers."""
+        site = await self._site()
+        members = await self._members(site)
+        if members:
+            raise Conflict(f"group {self.name!r} has workers: {members[0].id}")
+        admin = self._logs.admin
+        for shard in site.shards:
+            with contextlib.suppress(NotFound):
+                await admin.drop_hold(shard.name, hold_name(self.name, self.stream))
+            if site.charter.leases == "logs":
+                with contextlib.suppress(NotFound):
+                    await admin.remove(site.places.lease_log(shard.name))
+        await site.driver.run(_remove_nodes(site.places))
+
+    # --- inside
+
+    async def _site(self) -> _Site:
+        stores = await self._get_stores(False)
+        places = GroupPlaces(stores.layout, self.name, self.stream)
+        driver = GroupDriver(stores, places, self._logs)
+        charter = await driver.run(read_charter(places))
+        shards = await driver.run(shards_of(places, stores, charter))
+        store = lease_store(charter.leases, places, stores)
+        return _Site(stores, places, driver, charter, shards, store)
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r} of {self.stream!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    stores: Stores
+    places: GroupPlaces
+    driver: GroupDriver
+    charter: Charter
+    shards: list[GroupShard]
+    store: LeaseStore
+
+    async def stream(self) -> StreamMeta:
+        name, layout = self.places.stream, self.stores.layout
+        site = Site(name, layout.stream(name), self.stores.chance)
+        meta: StreamMeta = (await self.driver.run(read_stream(site))).meta
+        return meta
+
+
+def _state_of(lease: Lease, graph: ShardGraph) -> str:
+    if lease.is_finished:
+        return "finished"
+    if lease.consumer is not None:
+        return "handed_over" if lease.is_handed_over else "consumed"
+    return "waiting" if graph.is_blocked(lease.shard) else "free"
+
+
+def _remove_nodes(places: GroupPlaces) -> Procedure[None]:
+    for below in (places.leases, places.workers):
+        try:
+            names = yield ListNodes(below)
+        except NotFound:
+            continue
+        for path in (*(f"{below}/{name}" for name in names), below):
+            yield from _delete(path)
+    yield from _delete(places.charter)
+    yield from _delete(places.root)
+
+
+def _delete(path: str) -> Procedure[None]:
+    try:
+        _, version = yield ReadNode(path)
+        yield DeleteNode(path, version)
+    except NotFound:
+        pass
+
+
+async def list_groups(stores: Stores, stream: str | None) -> list[tuple[str, str]]:
+    try:
+        names = await stores.meta.children(stores.layout.groups)
+    except NotFound:
+        return []
+    found: list[tuple[str, str]] = []
+    for name in names:
+        with contextlib.suppress(NotFound):
+            streams = await stores.meta.children(f"{stores.layout.groups}/{name}")
+            found += [(unescape(name), unescape(each)) for each in streams]
+    return sorted(each for each in found if stream in (None, each[1]))

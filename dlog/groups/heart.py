@@ -1,0 +1,516 @@
+"""The heart of a worker: drives its core, on a loop and with a metadata connection that no program
+of the user can block. So a processor that computes for minutes, or blocks its event loop, keeps its
+shards, and a process that is dead or asleep does not.
+
+The core is asked and told things from two threads, so each call of it holds a lock, for as long as
+it takes to change a few fields; nothing is awaited under it. What the core wants done (`_pump`) is
+done on the heart's loop: errands there, orders by whoever runs the shards, on the user's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dlog.clock import ageing_s
+from dlog.drive import Stores
+from dlog.effects import Effect, Procedure
+from dlog.errors import Broken, DlogError, LeaseLost
+from dlog.groups.asks import Ask, Order, Saved, ShardStopped, WorkerEnded
+from dlog.groups.charter import Charter
+from dlog.groups.consumer import StopReason
+from dlog.groups.core import WorkerCore
+from dlog.groups.errands import Errands
+from dlog.groups.founding import found, shards_of
+from dlog.groups.holding import GroupHolds
+from dlog.groups.homes import Home
+from dlog.groups.lease_driver import LeaseDriver, Logs
+from dlog.groups.leases import Checkpoint
+from dlog.groups.log_leases import LogLeases
+from dlog.groups.meta_leases import MetaLeases
+from dlog.groups.options import WorkerOptions
+from dlog.groups.places import GroupPlaces
+from dlog.groups.shards import GroupShard
+from dlog.groups.store import LeaseStore
+from dlog.groups.view import WorkerId
+from dlog.ids import Position
+from dlog.meta.store import MetaStore
+from dlog.streams.driver import StreamDriver
+from dlog.streams.reshard import LookForLog
+
+logger = logging.getLogger("dlog.groups")
+
+WATCH_MS = 60_000.0  # a watch that says nothing is begun anew
+WAKE_S_MIN = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A client that nobody else uses."""
+
+    stores: Stores
+    logs: Logs
+    close: Callable[[], Awaitable[None]]
+
+
+class GroupDriver(LeaseDriver):
+    def __init__(self, stores: Stores, places: GroupPlaces, logs: Logs) -> None:
+        super().__init__(
+            stores.meta, stores.ledgers, places, logs, clock=stores.clock, metrics=stores.metrics
+        )
+        self._streams = StreamDriver(stores)
+
+    async def perform(self, effect: Effect) -> Any:
+        if isinstance(effect, LookForLog):
+            return await self._streams.perform(effect)
+        return await super().perform(effect)
+
+
+def lease_store(kind: str, places: GroupPlaces, stores: Stores) -> LeaseStore:
+    if kind == "logs":
+        return LogLeases(places, stores.chance, stores.clock.wall_us)
+    return MetaLeases(places, stores.chance, stores.clock.wall_us)
+
+
+@dataclass(slots=True)
+class _Made:
+    """A checkpoint that is not known to be kept, and who waits until it is."""
+
+    checkpoint: Checkpoint
+    waiter: Future[None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """About a worker, as of now, for people."""
+
+    id: WorkerId | None
+    shards: dict[str, str]
+    failed: tuple[str, ...]
+    is_member: bool
+    quiet_s: float | None
+    """Since when nothing was heard of the metadata store: of our own renewals."""
+
+
+class Heart:
+    def __init__(
+        self,
+        group: str,
+        stream: str,
+        name: str,
+        options: WorkerOptions,
+        open_aside: Callable[[], Awaitable[Aside]],
+        home: Home,
+        on_orders: Callable[[list[Order]], None],
+    ) -> None:
+        """`on_orders` is called on the heart's loop."""
+        self.group, self.stream, self.name, self.options = group, stream, name, options
+        self.begun: Future[Charter] = Future()
+        self.ended: Future[str] = Future()
+        self.home = home
+        self.numbers: dict[str, int] = {}  # of shards, by their logs; they never change
+        self._open_aside = open_aside
+        self._on_orders = on_orders
+        self._lock = threading.Lock()
+        self._core: WorkerCore | None = None
+        self._now_s: Callable[[], float] = lambda: 0.0
+        self._made: dict[str, deque[_Made]] = {}
+        self._logs_uid: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+        self._poked = False
+        self._leave_why: str | None = None
+        self._ending: asyncio.Event | None = None
+        self._lost = False
+        self._fenced: set[tuple[str, int]] = set()
+        self._core_why = ""
+        self._run: Callable[[Ask], Awaitable[Any]]
+        self._meta: MetaStore
+        self._places: GroupPlaces
+        self._stream_path = ""
+        self.charter: Charter | None = None
+        self.holds: GroupHolds | None = None
+
+    # --- its life, on its own loop
+
+    async def beat(self) -> None:
+        why = "closed"
+        try:
+            aside = await self._open_aside()
+            try:
+                why = await self._beat(aside)
+            finally:
+                await aside.close()
+        except BaseException as error:
+            if not self.begun.done():
+                self.begun.set_exception(error)
+            elif isinstance(error, Exception):
+                self._set_ended(error=error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._set_ended(why)
+
+    def _set_ended(self, why: str = "", error: Exception | None = None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(why)
+        else:
+            self.ended.set_exception(error)
+
+    async def _beat(self, aside: Aside) -> str:
+        stores, options = aside.stores, self.options
+        places = GroupPlaces(stores.layout, self.group, self.stream)
+        driver = GroupDriver(stores, places, aside.logs)
+        self._now_s = partial(ageing_s, stores.clock)
+        charter = self.charter = await found(stores, driver, places, options)
+        self.holds = GroupHolds(aside.logs.admin, places, self.name, options.flush_ms / 1000)
+        self.begun.set_result(charter)
+        try:
+            while True:
+                me = WorkerId(self.name, stores.chance.token())
+                await self._live(me, stores, driver, places, charter)
+                if not self._lost:
+                    return self._leave_why or self._core_why
+                if self._leave_why is not None:
+                    return self._leave_why
+                logger.warning("worker %s of group %r comes again", me, self.group)
+        finally:
+            await self.holds.close()
+            await driver.close()
+
+    async def _live(
+        self,
+        me: WorkerId,
+        stores: Stores,
+        driver: GroupDriver,
+        places: GroupPlaces,
+        charter: Charter,
+    ) -> None:
+        """As one incarnation."""
+        leases = lease_store(charter.leases, places, stores)
+
+        def read_shards() -> Procedure[list[GroupShard]]:
+            return shards_of(places, stores, charter, self.numbers)
+
+        errands = Errands(me, leases, read_shards)
+        options = self.options
+        core = WorkerCore(me, self._now_s(), domain=options.domain, options=options.group_options())
+        self._ending = asyncio.Event()
+        self._lost, self._core_why = False, ""
+        self._run = lambda ask: driver.run(errands.of(ask))
+        self._meta, self._places = stores.meta, places
+        self._stream_path = stores.layout.stream(self.stream)
+        with self._lock:
+            self._core = core
+            if self._leave_why is not None:
+                core.ask_leave(self._now_s(), self._leave_why)
+            core.on_time(self._now_s())
+        try:
+            self._pump()
+            await self._ending.wait()
+        finally:
+            await self._quiet()
+
+    async def _quiet(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_s = None, math.inf
+        left = [*self._tasks, *self._watches.values()]
+        for task in left:
+            task.cancel()
+        self._watches.clear()
+        if left:
+            await asyncio.wait(left)
+
+    # --- asked and told from any thread
+
+    def may_deliver(self, shard: str, epoch: int) -> bool:
+        core = self._core
+        if core is None:
+            return False
+        with self._lock:
+            return core.may_deliver(shard, epoch, self._now_s())
+
+    def still_owner(self, shard: str, epoch: int) -> bool:
+        core = self._core
+        if core is None or not self.home.is_alive:
+            return False
+        with self._lock:
+            return core.still_owner(shard, epoch, self._now_s())
+
+    def delivered(self, shard: str, epoch: int, position: Position) -> None:
+        core = self._core
+        assert core is not None
+        with self._lock:
+            consumer = core.consumers.get(shard)
+            if consumer is None or consumer.epoch != epoch or consumer.step is not None:
+                raise LeaseLost(f"shard {shard!r} is being given up", epoch=epoch)
+            core.on_delivered(shard, position)
+
+    def begun_at(self, shard: str, epoch: int, position: Position) -> None:
+        """Where a shard that has no checkpoint yet begins: kept, so that whoever comes after us
+        begins there as well."""
+        core = self._core
+        assert core is not None
+        with self._lock:
+            consumer = core.consumers.get(shard)
+            if consumer is None or consumer.epoch != epoch:
+                return
+            consumer.tracker.delivered(position)
+        self.checkpoint(shard, epoch, Checkpoint(position), at_once=True)
+
+    def checkpoint(
+        self,
+        shard: str,
+        epoch: int,
+        checkpoint: Checkpoint,
+        *,
+        at_once: bool,
+        waiter: Future[None] | None = None,
+    ) -> None:
+        core = self._core
+        if core is None:
+            raise LeaseLost(f"shard {shard!r} is not ours any more", epoch=epoch)
+        with self._lock:
+            core.on_checkpoint(shard, epoch, checkpoint, at_once=at_once, now_s=self._now_s())
+            tracker = core.consumers[shard].tracker
+            newest = tracker.newest
+            if newest is None or newest is tracker.stored:
+                if waiter is not None:
+                    waiter.set_result(None)
+                return
+            made = self._made.setdefault(shard, deque())
+            last = made[-1] if made else None
+            if last and last.waiter is None and not tracker.is_under_way(last.checkpoint):
+                made[-1] = _Made(newest, waiter)
+            else:
+                made.append(_Made(newest, waiter))
+            is_news = at_once or last is None
+        if is_news:
+            self.poke()
+
+    def newest(self, shard: str) -> Checkpoint | None:
+        core = self._core
+        with self._lock:
+            consumer = None if core is None else core.consumers.get(shard)
+            return None if consumer is None else consumer.tracker.newest
+
+    def tell(self, what: Callable[[WorkerCore, float], None]) -> None:
+        """A fact about a shard."""
+        core = self._core
+        if core is None:
+            return
+        with self._lock:
+            what(core, self._now_s())
+        self.poke()
+
+    def leave(self, why: str = "closed") -> None:
+        self._leave_why = self._leave_why or why
+        self.tell(lambda core, now_s: core.ask_leave(now_s, why))
+
+    def poke(self) -> None:
+        if not self._poked:
+            self._poked = True
+            self.home.call(self._pump)
+
+    def facts(self) -> Facts:
+        core = self._core
+        if core is None:
+            return Facts(None, {}, (), False, None)
+        with self._lock:
+            shards = {each.shard: each.state.value for each in core.consumers.values()}
+            confirmed_s = core.member.confirmed_s
+            quiet_s = None if confirmed_s is None else self._now_s() - confirmed_s
+            return Facts(core.me, shards, tuple(core.halted), core.member.is_member, quiet_s)
+
+    def abandon(self) -> None:
+        """Without farewell: for a worker that nobody holds any more."""
+
+        def end() -> None:
+            self._leave_why = self._leave_why or "dropped"
+            if self._ending is not None:
+                self._ending.set()
+
+        self.home.call(end)
+
+    # --- what the core wants done
+
+    def _pump(self) -> None:
+        self._poked = False
+        core, ending = self._core, self._ending
+        if core is None or ending is None or ending.is_set():
+            return
+        orders: list[Order] = []
+        with self._lock:
+            effects = core.take()
+            now_s = self._now_s()
+            wakes_s = core.wakes_at_s(now_s)
+            watched = self._watched(core)
+            fenced = {(c.shard, c.epoch) for c in core.consumers.values() if c.is_fenced}
+        for effect in effects:
+            if isinstance(effect, Ask):
+                self._begin(core, effect)
+            elif isinstance(effect, Order):
+                self._mind(core, effect)
+                orders.append(effect)
+        self._arm(wakes_s, now_s)
+        self._watch(core, watched)
+        if fenced - self._fenced:
+            orders += [Fenced(shard, epoch) for shard, epoch in fenced - self._fenced]
+        self._fenced = fenced
+        if orders:
+            self._on_orders(orders)
+
+    def _begin(self, core: WorkerCore, ask: Ask) -> None:
+        task = asyncio.get_running_loop().create_task(self._perform(core, ask))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _perform(self, core: WorkerCore, ask: Ask) -> None:
+        answer: Any = None
+        error: DlogError | None = None
+        try:
+            answer = await self._run(ask)
+        except DlogError as refused:
+            error = refused
+            logger.debug("group %r: %s: %s", self.group, type(ask).__name__, refused)
+        except Exception as bug:
+            logger.exception("group %r: %s", self.group, ask)
+            error = Broken(f"{type(bug).__name__}: {bug}")
+        with self._lock:
+            core.answered(ask, answer, error, self._now_s())
+        self._pump()
+
+    def _mind(self, core: WorkerCore, order: Order) -> None:
+        """As far as it is ours."""
+        assert self.holds is not None
+        match order:
+            case Saved(shard=shard, checkpoint=checkpoint, error=error):
+                self._settle(shard, checkpoint, error)
+                if error is None:
+                    self.holds.move(shard, checkpoint.position)
+            case ShardStopped(shard=shard, reason=reason):
+                lost = LeaseLost(f"shard {shard!r} is not ours any more")
+                self._settle(shard, None, lost)
+                if reason is StopReason.ENDED:
+                    self._spawn(self.holds.drop(shard))
+                else:
+                    self.holds.let_go(shard)
+            case WorkerEnded(is_lost=is_lost, why=why):
+                self._lost, self._core_why = is_lost, why
+                assert self._ending is not None
+                self._ending.set()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _settle(self, shard: str, kept: Checkpoint | None, error: Exception | None) -> None:
+        """Whoever waits for a checkpoint up to this one is told; all of them, without one."""
+        with self._lock:
+            made = self._made.get(shard)
+            if made is None:
+                return
+            told: list[_Made] = []
+            is_there = kept is not None and any(each.checkpoint is kept for each in made)
+            while made and (kept is None or is_there or made[0].checkpoint.is_before(kept)):
+                each = made.popleft()
+                told.append(each)
+                if each.checkpoint is kept and not any(e.checkpoint is kept for e in made):
+                    break
+            if not made:
+                del self._made[shard]
+        for each in told:
+            waiter = each.waiter
+            if waiter is None or waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    # --- when to wake
+
+    def _arm(self, wakes_s: float, now_s: float) -> None:
+        if wakes_s == self._timer_s and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_s = wakes_s
+        if wakes_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(WAKE_S_MIN, wakes_s - now_s), self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_s = None, math.inf
+        core = self._core
+        assert core is not None
+        with self._lock:
+            core.on_time(self._now_s())
+        self._pump()
+
+    def _watched(self, core: WorkerCore) -> dict[str, Callable[[WorkerCore, float], None]]:
+        places = self._places
+        wanted: dict[str, Callable[[WorkerCore, float], None]] = {}
+        if core.has_ended:
+            return wanted
+        for worker in core.member.watched():
+            wanted[places.worker(worker)] = partial(_hint_worker, worker)
+        wanted[places.workers] = wanted[self._stream_path] = WorkerCore.hint_group
+        for shard in core.coming:
+            wanted[places.lease(shard)] = partial(_hint_shard, shard)
+        return wanted
+
+    def _watch(
+        self, core: WorkerCore, wanted: dict[str, Callable[[WorkerCore, float], None]]
+    ) -> None:
+        for path in self._watches.keys() - wanted.keys():
+            self._watches.pop(path).cancel()
+        for path in wanted.keys() - self._watches.keys():
+            listening = self._listen(core, path, wanted[path])
+            self._watches[path] = asyncio.get_running_loop().create_task(listening)
+
+    async def _listen(
+        self, core: WorkerCore, path: str, tell: Callable[[WorkerCore, float], None]
+    ) -> None:
+        """Watches are hints, and so is whatever goes wrong with one."""
+        while True:
+            try:
+                async with self._meta.watch(path) as watch:
+                    while True:
+                        if await watch.wait(WATCH_MS):
+                            with self._lock:
+                                tell(core, self._now_s())
+                            self._pump()
+            except DlogError as error:
+                logger.debug("group %r: no watch of %s: %s", self.group, path, error)
+                await asyncio.sleep(core.options.retry_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced(Order):
+    """The shard is lost: what its program is at now is worth nothing any more."""
+
+    epoch: int
+
+
+def _hint_worker(worker: WorkerId, core: WorkerCore, now_s: float) -> None:
+    core.hint_worker(worker, now_s)
+
+
+def _hint_shard(shard: str, core: WorkerCore, now_s: float) -> None:
+    core.hint_shard(shard, now_s)

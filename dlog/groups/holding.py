@@ -1,0 +1,119 @@
+"""The holds of a group: in the log of each shard one, at the checkpoint that is kept, so that no
+policy truncates what the group has not done. It moves behind a checkpoint, never ahead of it, and
+not more often than checkpoints are flushed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+
+from dlog.admin.admin import Admin
+from dlog.errors import ConfigError, DlogError, NotFound, Truncated
+from dlog.groups.places import GroupPlaces
+from dlog.ids import Position
+from dlog.reader.places import Start
+
+logger = logging.getLogger("dlog.groups")
+
+LAST_TRIES = 3  # of the last move of a shard that goes elsewhere; who has it next moves it on
+RETRY_S = 0.2
+
+
+def hold_name(group: str, stream: str) -> str:
+    return f"group {group} of {stream}"
+
+
+@dataclass(slots=True)
+class _Kept:
+    wanted: Position | None = None
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class GroupHolds:
+    """Of one worker. Belongs to the loop of its heart."""
+
+    def __init__(self, admin: Admin, places: GroupPlaces, who: str, every_s: float) -> None:
+        self._admin = admin
+        self._name = hold_name(places.group, places.stream)
+        self._who = who
+        self._every_s = every_s
+        self._kept: dict[str, _Kept] = {}
+
+    async def begin(self, log: str, at: Start) -> None:
+        """Held from there on, once this returns. A hold that stands further ahead was left there
+        by somebody who put the group back behind it."""
+        kept = self._kept.setdefault(log, _Kept())
+        kept.hurry.clear()
+        async with kept.turn:
+            try:
+                await self._put(log, at)
+            except ConfigError:
+                with contextlib.suppress(NotFound):
+                    await self._admin.drop_hold(log, self._name)
+                await self._put(log, at)
+
+    async def _put(self, log: str, at: Start) -> None:
+        note = "what this group has not consumed yet"
+        await self._admin.hold(log, self._name, at, note=note, who=self._who)
+
+    def move(self, log: str, at: Position) -> None:
+        kept = self._kept.setdefault(log, _Kept())
+        kept.wanted = at
+        if kept.task is None:
+            kept.task = asyncio.get_running_loop().create_task(self._keep(log, kept))
+
+    def let_go(self, log: str) -> None:
+        """The shard goes elsewhere: what is still to be moved is moved now."""
+        kept = self._kept.get(log)
+        if kept is not None:
+            kept.hurry.set()
+
+    async def drop(self, log: str) -> None:
+        """All of the shard is done."""
+        kept = self._kept.get(log)
+        if kept is not None:
+            kept.wanted = None
+            kept.hurry.set()
+            if kept.task is not None:
+                await asyncio.wait({kept.task})
+        try:
+            await self._admin.drop_hold(log, self._name)
+        except NotFound:
+            pass
+        except DlogError as error:
+            logger.warning("log %r: hold %r stays: %s", log, self._name, error)
+
+    async def close(self) -> None:
+        tasks = [kept.task for kept in self._kept.values() if kept.task is not None]
+        for kept in self._kept.values():
+            kept.hurry.set()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _keep(self, log: str, kept: _Kept) -> None:
+        failed = 0
+        while (at := kept.wanted) is not None:
+            kept.wanted = None
+            try:
+                async with kept.turn:  # behind its beginning
+                    await self._put(log, at)
+                failed = 0
+            except (ConfigError, Truncated, NotFound) as error:
+                logger.debug("log %r: hold %r is not moved: %s", log, self._name, error)
+            except DlogError as error:
+                failed += 1
+                kept.wanted = kept.wanted or at
+                logger.info("log %r: hold %r is moved later: %s", log, self._name, error)
+            if kept.hurry.is_set():
+                if failed >= LAST_TRIES:
+                    break
+                await asyncio.sleep(RETRY_S if failed else 0)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._every_s, RETRY_S if failed else 0.0)):
+                    await kept.hurry.wait()
+        del self._kept[log]

@@ -1,0 +1,551 @@
+"""One shard that a worker has, on the loop of its user: reads the log, hands batches to the
+program, and ends in the order that the core says.
+
+    initialize → (read → may we? → process → checkpoint)* → end of the work → shutdown
+
+A batch that raises is the user's choice (`on_error`); no way leads past it in silence. What is
+being processed when the shard is given up comes to its end first; where it is lost to somebody
+else, an async program is cancelled, since nothing that it does now counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlog.drive import Stores
+from dlog.errors import Corrupt, DlogError, LeaseLost, NotFound, Retry, Truncated
+from dlog.groups.asks import StartShard
+from dlog.groups.charter import Mark
+from dlog.groups.consumer import StopReason
+from dlog.groups.core import WorkerCore
+from dlog.groups.dead_letters import DeadLetters
+from dlog.groups.heart import Heart
+from dlog.groups.meter import GroupMeter
+from dlog.groups.options import WorkerOptions
+from dlog.groups.processing import Program
+from dlog.groups.shard_tracker import BlockingTracker, ShardInfo, Tracker
+from dlog.ids import Position
+from dlog.reader.message import Message, MessageBatch
+from dlog.reader.places import Start
+from dlog.reader.reader import Reader
+
+logger = logging.getLogger("dlog.groups")
+
+TURN_S = 0.005  # after so long without waiting for anything, other tasks have a turn
+PAUSE_S_MAX = 30.0
+LOOK_AGAIN_MS = 1_000.0
+
+
+class _Stopped(Exception):
+    """The shard is being given up."""
+
+
+@dataclass(slots=True)
+class Hub:
+    """What the shards of one worker share."""
+
+    heart: Heart
+    stores: Stores
+    options: WorkerOptions
+    make_program: Callable[[], Program]
+    dead_letters: DeadLetters | None
+    meter: GroupMeter
+    reports: dict[str, str] = field(default_factory=dict)  # why shards are stopped here
+
+
+class ShardRun:
+    def __init__(self, hub: Hub, order: StartShard) -> None:
+        self.log, self.epoch = order.shard, order.epoch
+        self.busy_since_s: float | None = None
+        self.doing = "begins"
+        self.failures = 0  # of the batch at hand
+        self.error: BaseException | None = None
+        self.position: Position | None = None
+        self._hub = hub
+        self._heart = hub.heart
+        self._options = hub.options
+        self._clock = hub.stores.clock
+        self._start = order.checkpoint
+        self._program: Program | None = None
+        self._tracker: Tracker | BlockingTracker | None = None
+        self._is_initialized = False
+        self._reader: Reader | None = None
+        self._end_seq: int | None = None
+        self._is_ended = False
+        self._stopping = asyncio.Event()
+        self._is_calling = self._is_cut_short = False
+        self._holding: asyncio.Task[None] | None = None
+        self._is_fenced = False
+        self._processed = 0  # since the last checkpoint that was saved at once
+        self._turn_s = self._clock.monotonic_s()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    # --- orders
+
+    def stop_fetch(self) -> None:
+        self._stopping.set()
+
+    def fenced(self) -> None:
+        self._is_fenced = True
+        self._stopping.set()
+        self.cut_short()
+
+    def cut_short(self) -> None:
+        """What the program is at, where it can be: a thread cannot."""
+        if self._is_calling and self._program is not None and self._program.is_async:
+            self._is_cut_short = True
+            self.task.cancel()
+
+    def shut_down(self, reason: StopReason) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._shut_down(reason))
+
+    # --- the whole of it
+
+    async def _run(self) -> None:
+        try:
+            try:
+                await self._begin()
+                await self._go_on()
+                self.doing = "is at its end"
+                self._is_ended = True
+                self._tell(lambda core, now_s: core.on_end(self.log, now_s))
+            except _Stopped:
+                pass
+            except Exception as error:  # noqa: BLE001
+                self._fail(error)
+            self.doing = "stops"
+            await self._stopping.wait()
+        finally:
+            if self._holding is not None:
+                self._holding.cancel()
+                await asyncio.gather(self._holding, return_exceptions=True)
+            if self._reader is not None:
+                await self._reader.close()
+        self._tell(lambda core, now_s: core.on_work_finished(self.log, now_s))
+
+    def _tell(self, what: Callable[[WorkerCore, float], None]) -> None:
+        """A fact about our grant; the core may be done with it."""
+
+        def told(core: WorkerCore, now_s: float) -> None:
+            consumer = core.consumers.get(self.log)
+            if consumer is not None and consumer.epoch == self.epoch:
+                what(core, now_s)
+
+        self._heart.tell(told)
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = error
+        self._hub.reports[self.log] = f"{type(error).__name__}: {error}"
+        logger.error("%s stops: %s", self._who, error, exc_info=error)
+        self._tell(lambda core, now_s: core.on_failed(self.log, now_s))
+
+    @property
+    def _who(self) -> str:
+        return f"group {self._heart.group!r}: shard {self.log!r}"
+
+    # --- its beginning
+
+    async def _begin(self) -> None:
+        number = self._heart.numbers[self.log]
+        info = ShardInfo(self._heart, self.log, number, self.epoch, self._start)
+        self._program = program = self._hub.make_program()
+        kind = Tracker if program.is_async else BlockingTracker
+        self._tracker = kind(self._heart, info)
+        charter = self._heart.charter
+        assert charter is not None
+        mark = None if charter.end is None else charter.end.get(number)
+        self._end_seq = None if mark is None else mark.next_seq
+        await self._open(self._start_place(number, charter.begin))
+        reader = self._reader
+        assert reader is not None
+        assert self.position is not None
+        info.start = self.position
+        holding = asyncio.ensure_future(self._hold(self.position))
+        self._holding = holding
+        if self._start is None:
+            await self._unless_stopped(holding)
+            self._heart.begun_at(self.log, self.epoch, self.position)
+        # Else there is one already, at this place or before it.
+        await self._try("initialize", lambda: program.initialize(info))
+        self._is_initialized = True
+        self._tell(lambda core, now_s: core.on_initialized(self.log, now_s))
+
+    def _start_place(self, number: int, begin: Any) -> Start:
+        if self._start is not None:
+            return self._start.position
+        if begin is not None:
+            mark: Mark | None = begin.get(number)
+            return "earliest" if mark is None else mark.next_seq
+        start = self._options.start
+        return "earliest" if start == "latest" else start
+
+    async def _hold(self, at: Position) -> None:
+        """What is not consumed is not truncated."""
+        heart = self._heart
+        holds = heart.holds
+        assert holds is not None
+        try:
+            await self._patiently(lambda: heart.home.run(holds.begin(self.log, at)))
+        except _Stopped:
+            pass
+        except DlogError as error:
+            logger.warning("%s is not held: %s", self._who, error)
+
+    async def _open(self, start: Start) -> None:
+        """`Truncated` and `NotFound` are for good; a log that is not made yet is waited for."""
+        if self._reader is not None:
+            await self._reader.close()
+        stores = self._hub.stores
+        self._reader = reader = Reader(stores, self.log, self._options.reader_options())
+        attempt = 0
+        while True:
+            self._check()
+            try:
+                end = self._end_seq
+                await self._unless_stopped(reader.seek(start, end=end))
+                break
+            except NotFound:
+                if self._start is not None or self._end_seq is not None:
+                    raise
+                await self._unless_stopped(self._log_is_made())
+            except DlogError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                self.doing = f"cannot read: {error}"
+                attempt += 1
+                await self._pause(attempt)
+        self.position = reader.position
+
+    async def _log_is_made(self) -> None:
+        stores = self._hub.stores
+        with contextlib.suppress(DlogError):
+            async with stores.meta.watch(stores.layout.log(self.log)) as watch:
+                await watch.wait(LOOK_AGAIN_MS)
+
+    async def _patiently(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        attempt = 0
+        while True:
+            self._check()
+            try:
+                return await work()
+            except DlogError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                attempt += 1
+                await self._pause(attempt)
+
+    # --- batches
+
+    async def _go_on(self) -> None:
+        """To the end of the log, or of the job."""
+        heart, log, epoch = self._heart, self.log, self.epoch
+        while (batch := await self._next()) is not None:
+            self._check()
+            assert self.position is not None
+            uid = self.position.log_uid
+            upto = Position(uid, batch.last_seq + 1, batch.last_id)
+            if not heart.may_deliver(log, epoch):
+                await self._until_ours()
+            try:
+                heart.delivered(log, epoch, upto)
+            except LeaseLost:
+                raise _Stopped from None
+            await self._deliver(batch, upto)
+            self.position = upto
+            now_s = self._clock.monotonic_s()
+            if now_s - self._turn_s > TURN_S:
+                await asyncio.sleep(0)
+                self._turn_s = self._clock.monotonic_s()
+
+    async def _until_ours(self) -> None:
+        """Renewals are not confirmed: from here on somebody else may have the shard. It goes on by
+        itself when it turns out that nobody has."""
+        self.doing = "waits: no word of the metadata store"
+        self._hub.meter.waited(self.log)
+        pause_s = min(0.25, self._options.timeout_ms / 16_000)
+        while not self._heart.may_deliver(self.log, self.epoch):
+            await self._sleep(pause_s)
+
+    async def _next(self) -> MessageBatch | None:
+        """None at the end."""
+        attempt = 0
+        while True:
+            reader = self._reader
+            assert reader is not None
+            assert self.position is not None
+            try:
+                if reader._shelf.is_empty:
+                    self.doing = "waits for messages"
+                    if not await self._unless_stopped(reader._fill()):
+                        return None
+                    self._turn_s = self._clock.monotonic_s()
+                return reader._shelf.batch()
+            except Corrupt as error:
+                await self._past_corrupt(error, attempt)
+            except (Truncated, NotFound):
+                raise
+            except DlogError as error:
+                logger.info("%s: is read again: %s", self._who, error)
+                self.doing = f"cannot read: {error}"
+            attempt += 1
+            await self._pause(attempt)
+            await self._open(self.position)
+
+    async def _past_corrupt(self, error: Corrupt, attempt: int) -> None:
+        """Nothing that could be a dead letter is there to be had: so it is tried, or it stops."""
+        self._hub.meter.failed(self.log)
+        self.failures, self.error = attempt + 1, error
+        self.doing = f"cannot decode: {error}"
+        if self._options.on_error == "stop":
+            raise error
+        logger.error("%s: %s", self._who, error)
+
+    async def _deliver(self, batch: MessageBatch, upto: Position) -> None:
+        """Once this returns, it is processed, or a dead letter."""
+        options, tracker, program = self._options, self._tracker, self._program
+        assert tracker is not None
+        assert program is not None
+        tracker.handed(upto)
+        tracker.has_spoken = False
+        failed = 0
+        while True:
+            try:
+                await self._process(program, batch, tracker)
+                break
+            except _Stopped:
+                raise
+            except LeaseLost:
+                await self._lost()
+            except Exception as error:
+                failed += 1
+                self._failed(error, failed, batch)
+                if options.on_error == "stop":
+                    raise
+                if options.on_error == "dead_letter" and failed >= options.attempts:
+                    await self._one_by_one(program, batch, tracker)
+                    break
+                await self._pause(failed)
+                await self._ours()
+                batch = self._rest_of(batch)
+                if not len(batch):
+                    break
+        self.failures, self.error = 0, None
+        self._hub.meter.processed(self.log, len(batch))
+        self._checkpoint(batch, program, tracker)
+
+    def _checkpoint(
+        self, batch: MessageBatch, program: Program, tracker: Tracker | BlockingTracker
+    ) -> None:
+        ways = self._options.checkpoints or ("explicit" if program.takes_tracker else "batch")
+        if ways == "explicit" or tracker.has_spoken:
+            return
+        self._processed += len(batch)
+        often = self._options.checkpoint_messages
+        at_once = 0 < often <= self._processed
+        if at_once:
+            self._processed = 0
+        try:
+            tracker._say(None, b"", at_once=at_once, waiter=None)
+        except LeaseLost:
+            raise _Stopped from None
+
+    async def _one_by_one(
+        self, program: Program, batch: MessageBatch, tracker: Tracker | BlockingTracker
+    ) -> None:
+        """The batch has a message that cannot be processed: the others are, and it is a dead
+        letter."""
+        batch = self._rest_of(batch)
+        for number, message in enumerate(batch.to_pylist()):
+            single = batch.cut(number, number + 1)
+            await self._ours()
+            assert self.position is not None
+            tracker.handed(Position(self.position.log_uid, message.seq + 1, message.id))
+            failed = 0
+            while True:
+                try:
+                    await self._process(program, single, tracker)
+                    break
+                except _Stopped:
+                    raise
+                except LeaseLost:
+                    await self._lost()
+                except Exception as error:  # noqa: BLE001
+                    failed += 1
+                    self._failed(error, failed, single)
+                    if failed >= self._options.attempts:
+                        await self._bury(message, error, failed)
+                        break
+                    await self._pause(failed)
+                    await self._ours()
+
+    async def _bury(self, message: Message, error: BaseException, tries: int) -> None:
+        letters = self._hub.dead_letters
+        assert letters is not None
+        attempt = 0
+        while True:
+            try:
+                await letters.put(self.log, message, error, tries)
+                break
+            except DlogError as refused:
+                logger.error("%s: a dead letter cannot be kept: %s", self._who, refused)
+                self.doing = f"cannot keep a dead letter: {refused}"
+                attempt += 1
+                await self._pause(attempt)
+        self._hub.meter.buried(self.log)
+        logger.warning("%s: seq %d is a dead letter: %s", self._who, message.seq, error)
+
+    def _failed(self, error: BaseException, failed: int, batch: MessageBatch) -> None:
+        self.failures, self.error = failed, error
+        self.doing = f"failed {failed} times: {type(error).__name__}: {error}"
+        self._hub.meter.failed(self.log)
+        logger.warning(
+            "%s: seq %d to %d failed, attempt %d: %s",
+            self._who,
+            batch.first_seq,
+            batch.last_seq,
+            failed,
+            error,
+            exc_info=error,
+        )
+
+    def _rest_of(self, batch: MessageBatch) -> MessageBatch:
+        """What the program did not say it is done with."""
+        newest = self._heart.newest(self.log)
+        done = 0 if newest is None else max(0, newest.next_seq - batch.first_seq)
+        return batch.cut(min(done, len(batch)), len(batch)) if done else batch
+
+    async def _process(
+        self, program: Program, batch: MessageBatch, tracker: Tracker | BlockingTracker
+    ) -> None:
+        self.doing = "processes"
+        self.busy_since_s = self._clock.monotonic_s()
+        try:
+            await self._calling(program.process(batch, tracker))
+        finally:
+            self.busy_since_s = None
+
+    async def _calling(self, work: Awaitable[None]) -> None:
+        """A call of the program's. It is cut short when the shard is lost."""
+        self._is_calling = True
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not self._is_cut_short:
+                raise  # the loop ends
+            self._is_cut_short = False
+            self.task.uncancel()
+            self._check()
+            raise RuntimeError("the processor was cut short") from None
+        finally:
+            self._is_calling = False
+
+    async def _try(self, what: str, call: Callable[[], Any]) -> None:
+        """`initialize`, as often as it takes."""
+        failed = 0
+        while True:
+            self._check()
+            self.doing = f"{what}s"
+            self.busy_since_s = self._clock.monotonic_s()
+            try:
+                await self._calling(call())
+                return
+            except _Stopped:
+                raise
+            except Exception as error:
+                self.failures, self.error = failed + 1, error
+                self._hub.meter.failed(self.log)
+                if self._options.on_error == "stop":
+                    raise
+                failed += 1
+                logger.warning("%s: %s failed: %s", self._who, what, error, exc_info=error)
+            finally:
+                self.busy_since_s = None
+            await self._pause(failed)
+
+    # --- waiting
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+    async def _ours(self) -> None:
+        self._check()
+        if not self._heart.may_deliver(self.log, self.epoch):
+            await self._until_ours()
+
+    async def _lost(self) -> None:
+        """The program heard it before us."""
+        await self._stopping.wait()
+        raise _Stopped
+
+    async def _pause(self, attempt: int) -> None:
+        base_s = self._options.retry_pause_ms / 1000
+        await self._sleep(min(PAUSE_S_MAX, base_s * 2 ** min(attempt - 1, 20)))
+
+    async def _sleep(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        self._check()
+
+    async def _unless_stopped(self, work: Awaitable[Any]) -> Any:
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise _Stopped
+        finally:
+            for each in (task, stop):
+                each.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    # --- its end
+
+    async def _shut_down(self, reason: StopReason) -> None:
+        program, tracker = self._program, self._tracker
+        self.doing = "shuts down"
+        if self._is_initialized and program is not None and tracker is not None:
+            await self._say_goodbye(program, tracker, reason)
+        self._tell(lambda core, now_s: core.on_shut_down(self.log, now_s))
+
+    async def _say_goodbye(
+        self, program: Program, tracker: Tracker | BlockingTracker, reason: StopReason
+    ) -> None:
+        is_end = reason is StopReason.ENDED
+        failed = 0
+        while True:
+            self.busy_since_s = self._clock.monotonic_s()
+            try:
+                await self._calling(program.shutdown(tracker, reason))
+                break
+            except _Stopped:
+                return
+            except Exception as error:
+                failed += 1
+                self._hub.meter.failed(self.log)
+                logger.error("%s: shutdown failed: %s", self._who, error, exc_info=error)
+                if not is_end or self._is_fenced:
+                    return
+                if failed >= self._options.attempts:
+                    # It is not at its end, then: nobody may go on behind it.
+                    self._hub.reports[self.log] = f"shutdown: {type(error).__name__}: {error}"
+                    self._tell(lambda core, _: core.consumers[self.log].not_ended())
+                    return
+            finally:
+                self.busy_since_s = None
+            base_s = self._options.retry_pause_ms / 1000
+            await asyncio.sleep(min(PAUSE_S_MAX, base_s * 2**failed))
+        if is_end:
+            # The program was told that all is over, and had nothing against it.
+            with contextlib.suppress(LeaseLost):
+                newest = self._heart.newest(self.log)
+                at = self.position
+                if at is not None and (newest is None or newest.next_seq < at.next_seq):
+                    tracker._say(at, b"", at_once=False, waiter=None)
