@@ -19,6 +19,7 @@ logger = logging.getLogger("dlog.groups")
 
 LAST_TRIES = 3  # of the last move of a shard that goes elsewhere; who has it next moves it on
 RETRY_S = 0.2
+AT_ONCE = 4
 
 
 def hold_name(group: str, stream: str) -> str:
@@ -42,6 +43,7 @@ class GroupHolds:
         self._who = who
         self._every_s = every_s
         self._kept: dict[str, _Kept] = {}
+        self._few = asyncio.Semaphore(AT_ONCE)  # renewals go the same way, and are not to wait
 
     async def begin(self, log: str, at: Start) -> None:
         """Held from there on, once this returns. A hold that stands further ahead was left there
@@ -58,7 +60,8 @@ class GroupHolds:
 
     async def _put(self, log: str, at: Start) -> None:
         note = "what this group has not consumed yet"
-        await self._admin.hold(log, self._name, at, note=note, who=self._who)
+        async with self._few:
+            await self._admin.hold(log, self._name, at, note=note, who=self._who)
 
     def move(self, log: str, at: Position) -> None:
         kept = self._kept.setdefault(log, _Kept())
