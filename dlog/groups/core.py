@@ -24,6 +24,7 @@ from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.membership import GroupOptions, Membership, Phase
 from dlog.groups.outlook import Outlook, gates, look_out
 from dlog.groups.plan import moves_of, plan
+from dlog.groups.presence import Rung
 from dlog.groups.shards import ShardGraph
 from dlog.groups.store import Held
 from dlog.groups.underway import Coming, Rings, Underway
@@ -262,9 +263,9 @@ class WorkerCore:
 
     def _on_rung(self, ask: asks.Ring, answer: Any, error: DlogError | None, now_s: float) -> None:
         self._rings.answered(ask.worker)
-        if error is None and answer is False:
-            self._plan_soon(now_s)  # it is gone
-        elif error is not None:
+        if error is None and answer is Rung.GONE:
+            self._plan_soon(now_s)
+        elif error is not None or answer is Rung.ASKED:
             for shard in ask.shards:
                 if shard in self.coming:
                     self.coming[shard].look_s = now_s + self.options.retry_s

@@ -6,6 +6,7 @@ rang), and raises what it cannot help; whoever asked tries again later, by its o
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 
 TRIES = 4
+RENEW_TRIES = 8
 RING_TRIES = 16  # many may ring one worker, as when another one begins
 READS_AT_ONCE = 16
 
@@ -90,7 +92,7 @@ def beat(
     path = places.worker(seen.node.id)
     least, done = seen.node.counter, tuple(done)
     failure: DlogError | None = None
-    for _ in range(TRIES):
+    for _ in range(RENEW_TRIES):
         answered = done if seen.node.rings == rings else ()
         node = seen.node.renewed(counter, holds, coming, answered)
         try:
@@ -155,17 +157,27 @@ def leave(places: GroupPlaces, me: WorkerId) -> Procedure[None]:
                 raise
 
 
-def ring(places: GroupPlaces, worker: WorkerId, shards: Sequence[str]) -> Procedure[bool]:
-    """Ask a worker to look at shards; whether it is there to hear it."""
+class Rung(enum.Enum):
+    HEARD = "heard"  # it will be, by its next renewal
+    ASKED = "asked"  # before, by somebody: it may have looked already, and not said so yet
+    GONE = "gone"
+
+
+def ring(places: GroupPlaces, worker: WorkerId, shards: Sequence[str]) -> Procedure[Rung]:
+    """Ask a worker to look at shards. What it was asked is not written again before it answered:
+    so of all that others write there is a bound between two of its renewals, which have to get
+    in between."""
     failure: DlogError | None = None
     for _ in range(RING_TRIES):
         seen = yield from read_worker(places, worker)
         if seen is None:
-            return False
+            return Rung.GONE
+        if set(seen.node.wanted).issuperset(shards):
+            return Rung.ASKED
         node = seen.node.rung(shards)
         try:
             yield ReplaceNode(places.worker(worker), node.to_bytes(), seen.version)
-            return True
+            return Rung.HEARD
         except (Conflict, NotFound) as error:
             failure = error
         except DlogError as error:

@@ -27,7 +27,7 @@ from dlog.errors import (
 )
 from dlog.options import LogOptions, WriterOptions
 from dlog.reader.looks import Looks
-from dlog.reader.resolve import Present
+from dlog.reader.resolve import Present, TooLate
 from dlog.streams.document import Shard
 from dlog.streams.driver import StreamDriver
 from dlog.streams.lanes import (
@@ -53,6 +53,8 @@ from dlog.writer.tickets import Ticket
 from dlog.writer.writer import Writer
 
 _log = logging.getLogger("dlog.streams")
+
+FAILED_KEPT = 10_000  # messages that are in no shard, until somebody is told of them
 
 
 class _Death(NamedTuple):
@@ -325,24 +327,29 @@ class Following:
         if lane.death is None:  # it was closed before
             return Told((), was_last)
         _, sent, left = lane.death
-        there = await self._count_there(lane, sent)
-        for batch in sent[:there]:
-            batch.resolve()
+        there, is_certain = await self._count_there(lane, sent)
+        if is_certain or was_last:
+            for batch in sent[:there]:
+                batch.resolve()
+        else:  # truncated by now: whose messages those were, nobody can tell any more
+            fail_batches(lane.death.error, sent[:there], [])
         rest = (*sent[there:], *left)
         return Told([each for batch in rest for each in _messages(batch)], was_last)
 
-    async def _count_there(self, lane: Lane, sent: Sequence[Batch]) -> int:
-        """How many of the batches are in the log: those that are stand before those that are
-        not."""
+    async def _count_there(self, lane: Lane, sent: Sequence[Batch]) -> tuple[int, bool]:
+        """How many of the batches are in the log: those that are stand before those that are not.
+        And whether that is certain of all of them: who was truncated may be somebody else's."""
         looks = Looks(self._stores, lane.shard.log)
-        low, high = 0, len(sent)
+        low, high, is_certain = 0, len(sent), True
         while low < high:
             middle = (low + high) // 2
-            if isinstance(await looks.resolve(Ticket(sent[middle], 0).token), Present):
+            became = await looks.resolve(Ticket(sent[middle], 0).token)
+            if isinstance(became, (Present, TooLate)):
                 low = middle + 1
+                is_certain &= isinstance(became, Present)
             else:
                 high = middle
-        return low
+        return low, is_certain
 
     async def resend(self, messages: Sequence[Left]) -> list[Left]:
         """What its lane did not take."""
@@ -421,6 +428,8 @@ class Following:
     def _failed_ticket(self, error: DlogError) -> Ticket:
         batch = Batch([None], 0)
         batch.resolve(error)
+        if len(self.failed) >= FAILED_KEPT:
+            self.failed = [each for each in self.failed if not each.error_seen][-FAILED_KEPT:]
         self.failed.append(batch)
         return Ticket(batch, 0)
 

@@ -74,6 +74,10 @@ class Counts:
         (total,) = self._db.execute("select coalesce(sum(next_seq), 0) from shards").fetchone()
         return int(total)
 
+    def next_seqs(self) -> dict[str, int]:
+        """The first line that is not counted yet, of each log."""
+        return dict(self._db.execute("select log, next_seq from shards").fetchall())
+
     def words(self) -> Counter[str]:
         found = self._db.execute("select word, sum(times) from words group by word")
         return Counter(dict(found.fetchall()))

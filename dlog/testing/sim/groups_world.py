@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,6 +149,7 @@ class GroupScene:
         self.members: list[SimMember] = []
         self.oracle.shards = self.shards
         self._names = 0
+        self.calm_ms = math.inf  # since when
         self._leases = self.places.leases + "/"
         self.meta.audit = self._audit
         for number in range(weather.shards):
@@ -189,6 +191,10 @@ class GroupScene:
     def on_ended(self, member: SimMember) -> None:
         """Whoever died, or was taken for dead, may come back under its name."""
         world, core = self.world, member.core
+        if core.member.phase is Phase.LOST:
+            calm_ms = world.now_ms - self.calm_ms
+            was_well = calm_ms > 2 * TIMEOUT_S * 1000
+            require(not was_well, "I27", f"{member} was well, and taken for dead")
         if core.has_ended and core.member.phase is not Phase.LOST:
             return
         if world.is_calm or world.chance.hits(self.weather.restarts, f"{member.name} comes back"):
@@ -285,6 +291,7 @@ class GroupHistory:
         scene, world = self.scene, self.world
         world.note("--- all is well from here on")
         world.is_calm = True
+        scene.calm_ms = world.now_ms
         scene.meta.heal()
         for each in scene.members:
             each.thaw()

@@ -281,7 +281,8 @@ class StreamHistory:
             elif wakes and writer.alive and not writer.is_over:
                 writer.fall_asleep()
                 asleep.append(writer)
-        for number in range(3 if asleep else 0):  # so that others are the first in new shards
+        first = 3 if asleep and world.chance.hits(0.5, "shards change before others come") else 0
+        for number in range(first):
             self._change(500 + number)
             world.run(until_ms=world.now_ms + 300.0)
         finals = []

@@ -34,7 +34,7 @@ class Metadata:
     async def bury(self, worker: WorkerId, counter: int) -> Any:
         return await self.driver.run(presence.bury(PLACES, worker, counter))
 
-    async def ring(self, worker: WorkerId, *shards: str) -> bool:
+    async def ring(self, worker: WorkerId, *shards: str) -> presence.Rung:
         return await self.driver.run(presence.ring(PLACES, worker, shards))
 
     async def workers(self, me: WorkerId) -> dict[WorkerId, presence.SeenWorker]:
@@ -84,15 +84,26 @@ async def test_lh_46_only_who_did_not_renew_is_buried(meta: Metadata) -> None:
 
 async def test_a_ring_hurts_no_renewal_and_is_heard_by_it(meta: Metadata) -> None:
     seen = await meta.register(ANA)
-    assert await meta.ring(ANA, "s1", "s2")
+    assert await meta.ring(ANA, "s1", "s2") is presence.Rung.HEARD
     seen = await meta.beat(seen, 1)
     assert (seen.node.wanted, seen.node.rings) == (("s1", "s2"), 1)
-    assert await meta.ring(ANA, "s1")
+    assert await meta.ring(ANA, "s3") is presence.Rung.HEARD
     seen = await meta.beat(seen, 2, done=("s1", "s2"), rings=1)
-    assert seen.node.wanted == ("s1", "s2"), "somebody rang since"
+    assert seen.node.wanted == ("s1", "s2", "s3"), "somebody rang since"
     seen = await meta.beat(seen, 3, done=("s1", "s2"), rings=2)
-    assert seen.node.wanted == ()
-    assert not await meta.ring(BOB, "s1"), "who is not there hears nothing"
+    assert seen.node.wanted == ("s3",)
+    gone = await meta.ring(BOB, "s1")
+    assert gone is presence.Rung.GONE, "who is not there hears nothing"
+
+
+async def test_whoever_was_asked_is_not_kept_from_renewing(meta: Metadata) -> None:
+    """Each ring costs a renewal that is under way another try."""
+    seen = await meta.register(ANA)
+    await meta.ring(ANA, "s1")
+    for _ in range(100):
+        assert await meta.ring(ANA, "s1") is presence.Rung.ASKED
+    seen = await meta.beat(seen, 1)
+    assert seen.node.rings == 1
 
 
 async def test_a_ring_does_not_keep_a_dead_worker_alive(meta: Metadata) -> None:

@@ -107,7 +107,7 @@ def test_lh_21_a_parent_that_the_stream_does_not_have_any_more_blocks_nobody() -
 def test_lh_21_25_the_shards_of_a_stream() -> None:
     """As its document has them: those that were split too, for whoever has not finished them."""
     created = new_stream("orders", "uid", LogOptions(), shards=2)
-    split = created.split("orders", 0, (), "a-token-of-a-change")
+    split = created.split("orders", 0, (1 << 30,), "a-token-of-a-change")
     procedure = read_stream_shards(Layout(), "orders", {"1": 7})
     assert next(procedure) == ReadNode(Layout().stream("orders"))
     with pytest.raises(StopIteration) as ended:

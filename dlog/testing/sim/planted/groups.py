@@ -210,7 +210,7 @@ def a_deadline_counts_from_the_answer(patch: Patch) -> None:
     patch.setattr(Membership, "on_renewed", on_renewed)
 
 
-@plants("I22: a renewal that failed proves nothing", **AWAY)
+@plants("I22: a renewal that failed proves nothing", **{**AWAY, "cuts": 8})
 def a_renewal_that_failed_counts(patch: Patch) -> None:
     genuine = Membership.on_not_renewed
 
