@@ -181,6 +181,8 @@ class Driver:
                 raise Broken(f"no driver for {type(effect).__name__}")
 
     async def _together(self, procedures: tuple[Procedure[Any], ...]) -> list[Any]:
+        if not procedures:
+            return []
         tasks = [asyncio.ensure_future(self.run(procedure)) for procedure in procedures]
         try:
             await asyncio.wait(tasks)

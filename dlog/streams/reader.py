@@ -12,7 +12,7 @@ import contextlib
 import os
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, NamedTuple
@@ -25,7 +25,7 @@ from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound, ReaderCl
 from dlog.ids import Position
 from dlog.options import ReaderOptions
 from dlog.reader.feed import look
-from dlog.reader.lag import Lag
+from dlog.reader.lag import Lag, lag_of
 from dlog.reader.message import Message, MessageBatch
 from dlog.reader.reader import Reader
 from dlog.reader.segments import SegmentView
@@ -229,10 +229,23 @@ class StreamReader:
             for number, source in self._sources.items()
             if source.reader is not None and number in begun
         }
-        lags = await together(
-            *(reader.lag_behind(begun[number].next_seq) for number, reader in readers.items())
-        )
-        return dict(zip(readers, lags, strict=True))
+        told: dict[int, Awaitable[Lag | None]] = {
+            number: reader.lag_behind(begun[number].next_seq) for number, reader in readers.items()
+        }
+        for number, source in self._sources.items():
+            if number not in told:  # not begun yet: all that is there
+                told[number] = self._lag_of(source)
+        lags = await together(*told.values())
+        return {number: lag for number, lag in zip(told, lags, strict=True) if lag is not None}
+
+    async def _lag_of(self, source: Source) -> Lag | None:
+        """None for a shard whose log is not made yet."""
+        view = SegmentView(source.shard.log, self._stores.layout, tail=self._options.tail)
+        now_us = self._stores.clock.wall_us()
+        try:
+            return await look(self._stores, view, lag_of(view, 0, now_us))
+        except NotFound:
+            return None
 
     def why(self) -> dict[int, Reason]:
         """What shards wait for now, of those that wait."""

@@ -36,6 +36,7 @@ def test_no_history_breaks_a_promise() -> None:
     assert not [point for point in points if not tally.points[point]]
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", sorted(PLANTS))
 def test_a_planted_bug_is_noticed(name: str) -> None:
     found = hunt(PLANTS[name], count=HISTORIES_MAX)

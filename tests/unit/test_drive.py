@@ -1,4 +1,4 @@
-"""How the driver of procedures reads control entries."""
+"""How the driver of procedures reads control entries, and does several things at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dlog.drive import Driver
-from dlog.effects import ReadEntries
+from dlog.effects import ReadEntries, Together
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
 
@@ -61,3 +61,9 @@ async def test_a_run_that_was_cut_short_goes_on() -> None:
     ledgers = Ledgers(asked=1, cut_to=2)
     assert await read(ledgers, 0, 1, 2) == [b"0", b"1", b"2"]
     assert ledgers.runs == [(0, 2), (2, 2)]
+
+
+async def test_nothing_at_once_is_done_at_once() -> None:
+    """As where a log that is published to has nothing left to recover."""
+    driver = Driver(MemoryMetaStore(MemoryTree()), Ledgers(asked=1))  # type: ignore[arg-type]
+    assert await driver.perform(Together(())) == []

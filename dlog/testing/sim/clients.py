@@ -349,6 +349,8 @@ class _Gathering:
         self._done = done
         for i, procedure in enumerate(procedures):
             client.run(procedure, self._one(i))
+        if not procedures:
+            done([], None)
 
     def _one(self, i: int) -> Answered:
         def done(answer: Any, error: DlogError | None) -> None:

@@ -96,7 +96,7 @@ def billing(orders: Shell) -> Shell:
 
 
 def test_a_group_at_work_is_listed_and_described(orders: Shell) -> None:
-    """LH-72: who has what, and how far it is, from outside."""
+    """Who has what, and how far it is, from outside."""
     assert orders.dlog("group", "ls").lines == ["GROUP  STREAM"]
     with at_work(orders):
         done(orders, ann=3)
