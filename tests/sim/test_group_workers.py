@@ -4,7 +4,6 @@ guarded by a token for comes once, and nothing is left out."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import Any
 
@@ -45,7 +44,8 @@ class Guarded:
 
 
 class Program:
-    def __init__(self, database: Guarded) -> None:
+    def __init__(self, sim: Simulation, database: Guarded) -> None:
+        self._sim = sim
         self._database = database
 
     async def initialize(self, shard: Any) -> None:
@@ -53,18 +53,18 @@ class Program:
         self._database.begin(shard.log, shard.token)
 
     async def process(self, batch: Any, tracker: Any) -> None:
-        await asyncio.sleep(0.02)
+        await self._sim.pass_time(0.02)
         self._database.add(self._shard.log, self._shard.token, batch)
         tracker.checkpoint()
 
 
-async def _work(url: str, database: Guarded, seconds: float) -> None:
+async def _work(sim: Simulation, database: Guarded, seconds: float) -> None:
     """As long as it is told, and again when it fails."""
-    async with Client(uri.parse(url)) as client:
+    async with Client(uri.parse(sim.url)) as client:
         while True:
             with contextlib.suppress(DlogError):
-                async with client.open_worker("g", "s", lambda: Program(database), **WAYS):
-                    await asyncio.sleep(seconds)
+                async with client.open_worker("g", "s", lambda: Program(sim, database), **WAYS):
+                    await sim.pass_time(seconds)
                 return
 
 
@@ -86,12 +86,12 @@ async def test_effects_come_once_whatever_becomes_of_workers(sim: Simulation) ->
 
     sim.heal()
     await sim.start(write(), name="writer").result()
-    workers = [sim.start(_work(sim.url, database, 6.0), name=f"w{n}") for n in range(2)]
+    workers = [sim.start(_work(sim, database, 6.0), name=f"w{n}") for n in range(2)]
     await sim.pass_time(0.3 + sim.chance.random())
     workers[0].kill()
     await sim.pass_time(0.3 + sim.chance.random())
     workers[1].freeze(1.0)
-    third = sim.start(_work(sim.url, database, 4.0), name="w2")
+    third = sim.start(_work(sim, database, 4.0), name="w2")
     await third.result()
     for _ in range(400):
         if len(database.values) >= MESSAGES:
