@@ -25,6 +25,7 @@ COMMANDS = {
     "ls": ("list_logs", "List the logs."),
     "create": ("create", "Create a log, with options of its own."),
     "stream": ("stream", "Streams of shards: make, split, merge, pin, look at them."),
+    "group": ("group", "Groups of workers: who has what, how far it is, put it elsewhere."),
     "describe": ("describe", "Say everything about a log: owner, options, head and tail."),
     "segments": ("segments", "List the segments of a log."),
     "why": ("why", "Say what a log waits for: its writer, ledgers, bookies, metadata."),

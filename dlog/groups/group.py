@@ -4,12 +4,13 @@ says what a plan would move, and puts checkpoints elsewhere. It takes part in no
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dlog.drive import Stores
 from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
-from dlog.errors import ConfigError, Conflict, NotFound
+from dlog.errors import ConfigError, Conflict, DlogError, NotFound
 from dlog.groups import presence
 from dlog.groups.charter import Charter, Mark, read_charter
 from dlog.groups.founding import shards_of
@@ -33,6 +34,8 @@ from dlog.reader.segments import SegmentView
 from dlog.streams.document import StreamMeta
 from dlog.streams.reshard import Site, read_stream
 from dlog.together import together
+
+logger = logging.getLogger("dlog.groups")
 
 GetStores = Callable[[bool], Awaitable[Stores]]
 LOOKS_AT_ONCE = 16
@@ -267,15 +270,21 @@ class Group:
             place = await self._place(site.stores, log, to)
         except NotFound:
             return Reset(log, before, None, f"the log {log!r} is not made yet")
+        checkpoint = Checkpoint(place, app)  # refuses what is too large, before anything changes
         if dry_run:
             return Reset(log, before, place, None)
         # Held first, or what the group is put back to could be truncated before anybody is there.
         await self._hold(site, log, place)
-        checkpoint = Checkpoint(place, app)
         try:
             await site.driver.run(site.store.reset(log, checkpoint, forced=force))
         except Conflict as refused:
             return Reset(log, before, None, refused.message)
+        if lease.consumer is not None:
+            # One that has nothing to save would not see that it was fenced.
+            try:
+                await site.driver.run(presence.ring(site.places, lease.consumer, (log,)))
+            except DlogError as error:
+                logger.warning("%s sees later that it lost %r: %s", lease.consumer, log, error)
         return Reset(log, before, place, None)
 
     async def _place(self, stores: Stores, log: str, to: Start) -> Position:

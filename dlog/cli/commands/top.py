@@ -1,9 +1,10 @@
-"""`dlog top`: one log, live. It looks, waits, looks again; two looks make the rates."""
+"""`dlog top`: one log, or one group, live. It looks, waits, looks again; looks make the rates."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import click
 
 from dlog.cli import draw, moments
 from dlog.cli.commands.why import writer_text
+from dlog.cli.group_top import GroupWatch, show_group
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
@@ -70,12 +72,22 @@ class Look:
     metavar="TIME",
     help="Time between two of them.",
 )
+@click.option("--group", metavar="NAME", help="Of a stream in place of a log: this group.")
 @output_option
 @common_options
 def command(
-    settings: Settings, log: str, count: int | None, interval: timedelta, output: str
+    settings: Settings,
+    log: str,
+    count: int | None,
+    interval: timedelta,
+    group: str | None,
+    output: str,
 ) -> None:
     """Watch LOG: messages and bytes a second, tail, writer, holds, and why it waits.
+
+    With --group, LOG is a stream, and what is shown is the group: for each shard who has it, how
+    many messages a second come and are done, how far it is behind and how long it takes to catch
+    up, and what it waits for. Rates are those of the last 30 seconds.
 
     On a terminal the picture is drawn anew each time; elsewhere one follows the other. With -o
     json, one object a line. It ends with Ctrl-C, or after --count. It reads the list and the last
@@ -85,20 +97,30 @@ def command(
     if interval_s < INTERVAL_S_MIN:
         raise click.UsageError(f"--interval is {INTERVAL_S_MIN:g}s at least")
     with settings.connect() as client:
+        if group is not None:
+            watch_group(client, group, log, _every(interval_s, count), output)
+            return
         before = look(client, log)
-        shown = 0
-        while count is None or shown < count:
-            due_s = before.at_s + interval_s
-            threading.Event().wait(max(0.0, due_s - SYSTEM_CLOCK.monotonic_s()))
+        for number in _every(interval_s, count):
             now = look(client, log)
             picture = picture_of(log, before, now)
             if output == "json":
                 print_json(picture)
             else:
-                show(picture, now, is_first=shown == 0)
+                show(picture, now, is_first=number == 0)
             sys.stdout.flush()
             before = now
-            shown += 1
+
+
+def _every(interval_s: float, count: int | None) -> Iterator[int]:
+    """The number of each picture, when it is due."""
+    number = 0
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    while count is None or number < count:
+        threading.Event().wait(max(0.0, begun_s + interval_s - SYSTEM_CLOCK.monotonic_s()))
+        begun_s = SYSTEM_CLOCK.monotonic_s()
+        yield number
+        number += 1
 
 
 def look(client: Client, log: str) -> Look:
@@ -140,11 +162,28 @@ def picture_of(log: str, before: Look, now: Look) -> Picture:
     )
 
 
-def show(picture: Picture, now: Look, *, is_first: bool) -> None:
+def watch_group(client: Client, group: str, stream: str, due: Iterator[int], output: str) -> None:
+    watch = GroupWatch(group, stream)
+    watch.take(watch.look(client))
+    for number in due:
+        picture = watch.take(watch.look(client))
+        if output == "json":
+            print_json(picture)
+        else:
+            begin_picture(is_first=number == 0)
+            show_group(picture)
+        sys.stdout.flush()
+
+
+def begin_picture(*, is_first: bool) -> None:
     if sys.stdout.isatty():
         print(CLEAR, end="")
     elif not is_first:
         print()
+
+
+def show(picture: Picture, now: Look, *, is_first: bool) -> None:
+    begin_picture(is_first=is_first)
     about = "" if picture.bytes_s is None else f", about {size_text(round(picture.bytes_s))}/s"
     rate = "-" if picture.messages_s is None else f"{picture.messages_s:,.1f} messages/s{about}"
     tail = "-" if picture.next_seq is None else f"seq {picture.next_seq} comes next"
