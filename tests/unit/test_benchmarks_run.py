@@ -54,9 +54,17 @@ def test_a_row_runs_alone(row: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["told.json"], "scratch is cleaned up"
 
 
-@pytest.mark.parametrize("row", ["route_key", "route_moves", "stream_write"])
-def test_a_row_of_streams_runs_alone(row: str, tmp_path: Path) -> None:
-    told, table = run_quick(tmp_path, row, table="streams")
+@pytest.mark.parametrize(
+    ("row", "of"),
+    [
+        ("route_key", "streams"),
+        ("route_moves", "streams"),
+        ("stream_write", "streams"),
+        ("throughput", "workers"),
+    ],
+)
+def test_a_row_of_streams_or_workers_runs_alone(row: str, of: str, tmp_path: Path) -> None:
+    told, table = run_quick(tmp_path, row, table=of)
     assert told["findings"]
     for each in told["findings"]:
         assert each["row"] == row
