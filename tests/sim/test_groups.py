@@ -44,6 +44,17 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     assert not stale, found.finding
 
 
+@pytest.mark.timeout(240)
+def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not() -> None:
+    """Head to head, in the same weather: where a thief consumes as soon as it has the lease, as
+    with one owner per lease, a rebalance without any crash processes messages twice."""
+    single = groups.PLANTS["a_thief_does_not_wait"]
+    run_many("groups", count=300, **single.fixed).check()
+    found = hunt(single, count=HISTORIES_MAX)
+    assert found.finding is not None
+    assert found.finding.promise in ("I22", "LH-11", "LH-37")
+
+
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_a_survivor_does_no_harm(name: str) -> None:
     plant = groups.PLANTS[name]

@@ -1,4 +1,5 @@
-"""LH-22, LH-30 to LH-35, and flaws 3 and 6: who should have which shard."""
+"""LH-05 to LH-07, LH-15, LH-22, LH-30 to LH-35, and flaws 3 and 6: who should have which shard, as
+a pure function of what everybody sees."""
 
 from __future__ import annotations
 
