@@ -4,8 +4,11 @@ outlive whoever asked, and the close of what they ask."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
 
 
 async def together(*works: Awaitable[Any]) -> list[Any]:
@@ -18,3 +21,14 @@ async def together(*works: Awaitable[Any]) -> list[Any]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+async def some_at_once(
+    at_once: int, ask: Callable[[_Item], Awaitable[Any]], items: Iterable[_Item]
+) -> list[Any]:
+    """The answer to each, in order, with no more than so many on their way."""
+    answers: list[Any] = []
+    left = iter(items)
+    while some := list(islice(left, at_once)):
+        answers += await together(*map(ask, some))
+    return answers

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -313,14 +312,10 @@ def stream_changes(setting: Setting) -> list[Finding]:
 
 
 def stream_changes_bookies(setting: Setting) -> list[Finding]:
-    with setting.scratch() as directory, _cluster(setting) as url:
-        return _row(setting, "stream_changes_bookies", url, directory, "three bookies", {})
-
-
-@contextlib.contextmanager
-def _cluster(setting: Setting) -> Iterator[str]:
-    with Cluster(bookies=3, quick=setting.quick) as cluster:
-        yield f"zk://{cluster.zookeeper.hosts}/dlog?ledgers={cluster.ledgers_root}"
+    made = Cluster(bookies=3, quick=setting.quick)
+    with setting.scratch() as directory, made as cluster:
+        where = "three bookies"
+        return _row(setting, "stream_changes_bookies", cluster.url, directory, where, {})
 
 
 def _row(

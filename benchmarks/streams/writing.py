@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import dlog
 from benchmarks.common import MIB, Finding, Setting, median, median_ratio, random_values
@@ -26,14 +24,8 @@ def stream_write(setting: Setting) -> list[Finding]:
 
 def stream_write_bookies(setting: Setting) -> list[Finding]:
     """On three bookies, which share the machine with the client."""
-    with _cluster(setting) as url:
-        return asyncio.run(_write(setting, url, "stream_write_bookies", "three bookies"))
-
-
-@contextmanager
-def _cluster(setting: Setting) -> Iterator[str]:
     with Cluster(bookies=3, quick=setting.quick) as cluster:
-        yield f"zk://{cluster.zookeeper.hosts}/dlog?ledgers={cluster.ledgers_root}"
+        return asyncio.run(_write(setting, cluster.url, "stream_write_bookies", "three bookies"))
 
 
 async def _write(setting: Setting, url: str, row: str, where: str) -> list[Finding]:

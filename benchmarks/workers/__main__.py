@@ -13,28 +13,21 @@ The exit code says nothing of the figures: a machine that is busy must not look 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from benchmarks.command import measure
 from benchmarks.common import (
-    ROOT,
     Finding,
     Setting,
     interleaved,
-    machine,
     median,
     median_ratio,
-    print_table,
     quantile,
     random_values,
-    write_json,
 )
 
-JSON_PATH = ROOT / "build" / "benchmarks" / "workers.json"
 TIMEOUT_MS = 2_000
 SHARE_MIN, HAND_OFF_MS_MAX = 0.8, 300
 
@@ -241,34 +234,5 @@ ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.workers",
-        description="What groups of workers cost.",
-        epilog=f"rows: {', '.join(ROWS)}",
-    )
-    parser.add_argument("rows", nargs="*", metavar="row", help="which rows; all by default")
-    parser.add_argument("--rounds", type=int, default=3, help="medians of so many (default 3)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs")
-    parser.add_argument("--json", type=Path, default=JSON_PATH, help="where all samples go")
-    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for what needs a disk")
-    chosen = parser.parse_args()
-    strange = [row for row in chosen.rows if row not in ROWS]
-    if strange:
-        parser.error(f"no row {', '.join(strange)}; there are {', '.join(ROWS)}")
-    setting = Setting(chosen.directory, chosen.rounds, chosen.quick)
-    where = machine(chosen.directory)
-    for name, value in where.items():
-        print(f"{name:14} {value}")
-    findings: list[Finding] = []
-    for row in chosen.rows or ROWS:
-        print(f"measuring {row} …", file=sys.stderr)
-        findings += ROWS[row](setting)
-    print()
-    print_table(findings)
-    write_json(chosen.json, setting, findings, machine=where)
-    print(f"\nall samples: {chosen.json}")
-
-
 if __name__ == "__main__":
-    main()
+    measure("workers", "What groups of workers cost.", ROWS)

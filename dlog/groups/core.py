@@ -93,10 +93,6 @@ class WorkerCore:
         """Every shard of the stream is at its end."""
         return self.graph.is_done
 
-    def watched_shards(self) -> list[str]:
-        """Whose leases are worth a watch: those that are handed over to us."""
-        return sorted(self.coming)
-
     def wakes_at_s(self, now_s: float) -> float:
         """When `on_time` has something to do."""
         if self.has_ended:

@@ -33,7 +33,7 @@ from dlog.reader.reader import Reader
 from dlog.reader.segments import SegmentView
 from dlog.streams.document import StreamMeta
 from dlog.streams.reshard import Site, read_stream
-from dlog.together import together
+from dlog.together import some_at_once
 
 logger = logging.getLogger("dlog.groups")
 
@@ -162,13 +162,11 @@ class Group:
         )
 
     async def _leases(self, site: _Site) -> dict[str, Lease]:
-        found: dict[str, Lease] = {}
         logs = [shard.name for shard in site.shards]
-        for first in range(0, len(logs), LOOKS_AT_ONCE):
-            some = logs[first : first + LOOKS_AT_ONCE]
-            read = await together(*(site.driver.run(site.store.read(log)) for log in some))
-            found.update(zip(some, read, strict=True))
-        return found
+        leases = await some_at_once(
+            LOOKS_AT_ONCE, lambda log: site.driver.run(site.store.read(log)), logs
+        )
+        return dict(zip(logs, leases, strict=True))
 
     async def _lags(self, site: _Site, leases: dict[str, Lease]) -> dict[str, Lag]:
         numbers = {shard.log: shard.number for shard in (await site.stream()).shards}
@@ -185,15 +183,9 @@ class Group:
             except NotFound:
                 return None
 
-        found: dict[str, Lag] = {}
-        wanted = list(leases.values())
-        for first in range(0, len(wanted), LOOKS_AT_ONCE):
-            some = wanted[first : first + LOOKS_AT_ONCE]
-            lags = await together(*(lag_in(each) for each in some))
-            found.update(
-                (lease.shard, lag) for lease, lag in zip(some, lags, strict=True) if lag is not None
-            )
-        return found
+        lags = await some_at_once(LOOKS_AT_ONCE, lag_in, leases.values())
+        pairs = zip(leases.values(), lags, strict=True)
+        return {lease.shard: lag for lease, lag in pairs if lag is not None}
 
     # --- what if
 

@@ -27,10 +27,6 @@ class Underway:
     def is_free(self, shard: str, now_s: float) -> bool:
         return shard not in self.busy and now_s >= self.retry_s.get(shard, 0.0)
 
-    def free_s(self, shard: str) -> float:
-        """Of one that is not busy."""
-        return self.retry_s.get(shard, 0.0)
-
     def answered(self, shard: str) -> None:
         self.busy.pop(shard, None)
         self.retry_s.pop(shard, None)

@@ -95,9 +95,5 @@ def _times(batch: MessageBatch) -> Sequence[int]:
     """Never going back within a log."""
     entry = batch.entry
     if entry.base_timestamp_us == entry.last_timestamp_us:
-        return range_of_one(entry.base_timestamp_us, len(batch))
+        return [entry.base_timestamp_us] * len(batch)
     return entry.timestamps_us()[batch.start : batch.end]
-
-
-def range_of_one(value: int, count: int) -> Sequence[int]:
-    return [value] * count

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple
 
 from dlog import limits
-from dlog.admin.status import LogStatus, status_of
+from dlog.admin.status import LogStatus
 from dlog.clock import datetime_us
 from dlog.drive import Closeable, Stores
 from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound, ReaderClosed, Timeout
@@ -36,11 +36,11 @@ from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
 from dlog.streams.places import ReadOrder, StreamPosition
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.sources import End, Reading, Source
+from dlog.streams.tails import statuses_of
 from dlog.together import together
 
 ReadingOrder = Literal["arrival", "time"]
 StreamStart = str | StreamPosition | datetime
-LOOKS_AT_ONCE = 16
 
 
 class FromShard(NamedTuple):
@@ -166,19 +166,9 @@ class StreamReader:
         return StreamPosition(meta.uid, {}, frozenset(done), since_us)
 
     async def _statuses(self, shards: Iterable[Shard]) -> dict[int, LogStatus | None]:
-        async def status(shard: Shard) -> tuple[int, LogStatus | None]:
-            view = SegmentView(shard.log, self._stores.layout, tail=self._options.tail)
-            try:
-                return shard.number, await look(self._stores, view, status_of(view))
-            except NotFound:
-                return shard.number, None  # not made yet
-
-        found: dict[int, LogStatus | None] = {}
         wanted = list(shards)
-        for first in range(0, len(wanted), LOOKS_AT_ONCE):
-            some = wanted[first : first + LOOKS_AT_ONCE]
-            found.update(await together(*map(status, some)))
-        return found
+        statuses = await statuses_of(self._stores, wanted, tail=self._options.tail)
+        return {shard.number: each for shard, each in zip(wanted, statuses, strict=True)}
 
     async def _look_for_ends(self, meta: StreamMeta) -> dict[int, End]:
         """At each shard, at whatever moment. One that may get more is not read to its end, so

@@ -41,9 +41,9 @@ from dlog.streams.reshard import (
     split,
     terminate_stream,
 )
-from dlog.streams.tails import ShardTail, log_status, tails_of
+from dlog.streams.tails import ShardTail, log_status, statuses_of, tails_of
 from dlog.streams.writer import StreamWriter
-from dlog.together import together
+from dlog.together import some_at_once
 from dlog.writer.owner import default_owner
 
 GetStores = Callable[[bool], Awaitable[Stores]]
@@ -175,10 +175,7 @@ class Stream:
         stores = await self._get_stores(False)
         seen = await StreamDriver(stores).run(read_stream(self._site(stores)))
         meta = seen.meta
-        statuses: list[LogStatus | None] = []
-        for first in range(0, len(meta.shards), limits.STREAM_LOOKS_AT_ONCE):
-            some = meta.shards[first : first + limits.STREAM_LOOKS_AT_ONCE]
-            statuses.extend(await together(*(log_status(stores, shard.log) for shard in some)))
+        statuses = await statuses_of(stores, meta.shards)
         return StreamDescription(
             self.name,
             meta.uid,
@@ -342,14 +339,14 @@ async def list_streams(stores: Stores, prefix: str = "") -> list[str]:
 
 async def _refuse_taken(stores: Stores, logs: Sequence[str]) -> None:
     """A shard is a log of its own, and none that somebody made for something else."""
-    for first in range(0, len(logs), limits.STREAM_LOOKS_AT_ONCE):
-        some = logs[first : first + limits.STREAM_LOOKS_AT_ONCE]
-        there = await together(*(_is_there(stores, log) for log in some))
-        for log, is_there in zip(some, there, strict=True):
-            if is_there:
-                raise AlreadyExists(
-                    f"there is a log {log!r} already, which a new shard would be", log=log
-                )
+    there = await some_at_once(
+        limits.STREAM_LOOKS_AT_ONCE, lambda log: _is_there(stores, log), logs
+    )
+    for log, is_there in zip(logs, there, strict=True):
+        if is_there:
+            raise AlreadyExists(
+                f"there is a log {log!r} already, which a new shard would be", log=log
+            )
 
 
 async def _is_there(stores: Stores, log: str) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlog import limits
 from dlog.admin.status import LogStatus, status_of
 from dlog.drive import Stores
 from dlog.errors import NotFound
+from dlog.options import TailMode
 from dlog.reader.feed import look
 from dlog.reader.segments import SegmentView
-from dlog.streams.document import StreamMeta
+from dlog.streams.document import Shard, StreamMeta
 from dlog.streams.places import ends_are_looked_for
-from dlog.together import together
+from dlog.together import some_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +37,33 @@ async def tails_of(stores: Stores, meta: StreamMeta) -> tuple[ShardTail, ...]:
     logs = {shard.number: shard.log for shard in meta.shards}
     found: dict[int, ShardTail] = {}
     for group in ends_are_looked_for(meta):
-        for first in range(0, len(group), limits.STREAM_LOOKS_AT_ONCE):
-            some = group[first : first + limits.STREAM_LOOKS_AT_ONCE]
-            statuses = await together(*(log_status(stores, shard.log) for shard in some))
-            for shard, status in zip(some, statuses, strict=True):
-                if status is not None:
-                    found[shard.number] = ShardTail(
-                        shard.number,
-                        shard.log,
-                        status.uid,
-                        tuple(logs[n] for n in shard.parents if n in logs),
-                        status.head_seq,
-                        status.next_seq,
-                        status.state == "terminated",
-                        status.last_time_us,
-                    )
+        for shard, status in zip(group, await statuses_of(stores, group), strict=True):
+            if status is not None:
+                found[shard.number] = ShardTail(
+                    shard.number,
+                    shard.log,
+                    status.uid,
+                    tuple(logs[n] for n in shard.parents if n in logs),
+                    status.head_seq,
+                    status.next_seq,
+                    status.state == "terminated",
+                    status.last_time_us,
+                )
     return tuple(found[number] for number in sorted(found))
 
 
-async def log_status(stores: Stores, log: str) -> LogStatus | None:
+async def statuses_of(
+    stores: Stores, shards: Iterable[Shard], *, tail: TailMode = "normal"
+) -> list[LogStatus | None]:
+    """In their order; None for a shard whose log is not made yet."""
+    return await some_at_once(
+        limits.STREAM_LOOKS_AT_ONCE, lambda shard: log_status(stores, shard.log, tail=tail), shards
+    )
+
+
+async def log_status(stores: Stores, log: str, *, tail: TailMode = "normal") -> LogStatus | None:
     """None for a log that is not there."""
-    view = SegmentView(log, stores.layout)
+    view = SegmentView(log, stores.layout, tail=tail)
     try:
         return await look(stores, view, status_of(view))
     except NotFound:

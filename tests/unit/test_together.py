@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dlog.together import together
+from dlog.together import some_at_once, together
 
 
 async def _answer(value: int, turns: int) -> int:
@@ -46,3 +46,19 @@ async def test_who_is_cancelled_leaves_nothing_behind() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waits
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_no_more_than_so_many_are_on_their_way() -> None:
+    under_way, most = 0, 0
+
+    async def ask(item: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return 10 * item
+
+    assert await some_at_once(3, ask, range(8)) == [10 * item for item in range(8)]
+    assert most == 3
+    assert await some_at_once(3, ask, []) == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dlog.options import LogOptions, ReaderOptions, WriterOptions
 from dlog.reader.reader import Reader
@@ -26,13 +26,6 @@ from dlog.streams.config.sections import (
 )
 from dlog.writer.engine import Engine
 from dlog.writer.writer import Writer
-
-
-class _Opened(Protocol):
-    """A handle as the program opened it."""
-
-    def apply(self, sections: Sections) -> None: ...
-
 
 _Options = TypeVar("_Options", WriterOptions, ReaderOptions)
 
