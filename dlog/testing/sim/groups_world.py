@@ -147,6 +147,7 @@ class GroupScene:
         self.logs = LeaseLogs(self)
         self.shards: dict[str, SimShard] = {}
         self.members: list[SimMember] = []
+        self.reviving = 0  # workers that are about to come back
         self.oracle.shards = self.shards
         self._names = 0
         self.calm_ms = math.inf  # since when
@@ -198,9 +199,11 @@ class GroupScene:
         if core.has_ended and core.member.phase is not Phase.LOST:
             return
         if world.is_calm or world.chance.hits(self.weather.restarts, f"{member.name} comes back"):
+            self.reviving += 1
             world.after(1.0 + world.chance.delay(50.0), lambda: self._revive(member.name))
 
     def _revive(self, name: str) -> None:
+        self.reviving -= 1
         if not any(each.alive and each.name == name for each in self.members):
             self.spawn(name)
 
@@ -326,6 +329,8 @@ class GroupHistory:
         living = scene.living()
         if not living:
             return "nobody is there"
+        if scene.reviving:
+            return f"{scene.reviving} workers are about to come back"
         for each in living:
             if not each.core.member.is_member or each.core.is_leaving:
                 return f"{each} is no member"
@@ -358,7 +363,11 @@ class GroupHistory:
             if name not in consumer.core.consumers:
                 return f"{consumer} does not know that it has {name}"
             weights[lease.consumer].append(shard.weight)
-        return _unevenness(weights.values())
+        by_domain: dict[str | None, list[int]] = {}
+        for each in living:
+            by_domain.setdefault(each.core.member.domain, []).append(len(weights[each.id]))
+        alike = not self.weather.weights  # or domains count for nothing
+        return _unevenness(weights.values()) or (_one_sided(by_domain) if alike else None)
 
     def _be_quiet(self) -> None:
         """Nothing moves any more, and nobody asks for much."""
@@ -391,6 +400,16 @@ def _unevenness(weights: Collection[list[int]]) -> str | None:
     gap = max(loads) - min(loads)
     lightest = [min(each, default=0) for each in weights if sum(each) == max(loads)]
     return None if gap <= min(lightest) else f"it is not even: {sorted(weights)}"
+
+
+def _one_sided(by_domain: dict[str | None, list[int]]) -> str | None:
+    """Each domain has less than one shard more or less than is its part."""
+    shards = sum(map(sum, by_domain.values()))
+    workers = sum(map(len, by_domain.values()))
+    for domain, counts in by_domain.items():
+        if abs(sum(counts) * workers - shards * len(counts)) >= workers:
+            return f"domain {domain} has {sum(counts)} of {shards}: {by_domain}"
+    return None
 
 
 _LAYOUT = Layout()
