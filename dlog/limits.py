@@ -136,6 +136,7 @@ GROUP_MOVES_AT_ONCE = 16  # of one worker: what it claims, announces and release
 GROUP_NEIGHBOURS = 3  # whose counters a worker watches while nothing is wrong
 GROUP_THREADS_DEFAULT = 32  # of one worker, for processors that are plain functions
 GROUP_READ_AHEAD_BYTES_DEFAULT = 4 * MIB  # of each shard
+GROUP_WEIGH_MS_DEFAULT = 30_000  # where shards are weighed, they are as often
 GROUP_LEASE_LOG_EVERY = 256  # messages of a lease's log behind which it is truncated
 
 # Looking a place over (`dlog doctor`): what each server may take, and of how many nodes we look who

@@ -183,9 +183,12 @@ class GroupWatch:
         self, shards: tuple[ShardPicture, ...], found: GroupDescription
     ) -> Iterator[GroupWait]:
         alive = {member.id for member in found.members}
+        told = {log for member in found.members for log in member.waits}  # by their workers
         for shard in shards:
             history = self._history(shard.log)
             if not shard.lag or shard.consumer not in alive or len(history) < 2:
+                continue
+            if shard.log in told:
                 continue
             span_s = history[0][0] - history[-1][0]
             still = [each for each in history if each[1] == history[0][1]]

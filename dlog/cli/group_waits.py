@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlog.cli.escape import printable
 
 if TYPE_CHECKING:
-    from dlog import GroupDescription, ShardStanding, WorkerId
+    from dlog import GroupDescription, Member, ShardStanding, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,20 @@ def waits_of(found: GroupDescription) -> list[GroupWait]:
         GroupWait(shard.number, *told)
         for shard in found.shards
         for told in _of_shard(shard, numbers, over, alive)
-    ]
+    ] + [wait for member in found.members for wait in _told_by(member, numbers)]
+
+
+TOLD = {
+    "processing_failed": "its processing fails at {worker}, which says what with in its log",
+    "processing_stalled": "the processor of {worker} is at one call for long; the worker lives",
+    "loop_blocked": "the event loop of {worker} takes no turn; the worker lives",
+}
+
+
+def _told_by(member: Member, numbers: dict[str, int]) -> Iterator[GroupWait]:
+    for log, code in sorted(member.waits.items()):
+        sentence = TOLD.get(code, "so says {worker}").format(worker=member.id)
+        yield GroupWait(numbers.get(log), code, sentence)
 
 
 def _of_shard(

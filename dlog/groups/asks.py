@@ -3,6 +3,7 @@ runs the program on its shards, of which facts come back."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dlog.groups.consumer import StopReason
@@ -35,12 +36,25 @@ class Renew(Ask):
     coming: tuple[str, ...]
     done: tuple[str, ...]
     rings: int
+    waits: Mapping[str, str]
     sent_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReadGroup(Ask):
     """→ (shards of the stream, workers by id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weigh(Ask):
+    """→ messages or bytes, by shard: what the weights of the group go by."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteWeights(Ask):
+    """For everybody to plan with."""
+
+    weights: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,13 @@ class Renounce(OfShard):
 class Save(OfShard):
     held: Held
     checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Prove(OfShard):
+    """That we have it still: `LeaseLost` if not. For stores where this renews the lease."""
+
+    held: Held
 
 
 @dataclass(frozen=True, slots=True)

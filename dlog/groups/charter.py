@@ -1,7 +1,8 @@
 """The charter of a group: what all of its workers have to agree on, written by whoever comes first.
 
 Where leases are kept and after which silence a worker is dead are matters of safety: two workers
-that differ in them could both own a shard. Where the group begins (`start="latest"`) and where a
+that differ in them could both own a shard. Two that weigh shards differently would take them from
+each other without end. Where the group begins (`start="latest"`) and where a
 bounded job ends are places that were true at one moment, and have to be the same for everybody.
 """
 
@@ -19,6 +20,9 @@ from dlog.meta.json_fields import dump, load, the_dict, the_int, the_str
 
 FORMAT = 1
 LEASES = ("nodes", "logs")
+COUNT = "count"
+WEIGHS = (COUNT, "lag", "bytes")
+NUMBER_DIGITS_MAX = 18
 TRIES = 4
 
 
@@ -37,6 +41,7 @@ class Charter:
     stream_uid: str
     leases: str
     timeout_ms: int
+    weigh: str = COUNT
     begin: Mapping[int, Mark] | None = None
     end: Mapping[int, Mark] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -49,6 +54,7 @@ class Charter:
         for name, ours, theirs in (
             ("leases", self.leases, wanted.leases),
             ("timeout_ms", self.timeout_ms, wanted.timeout_ms),
+            ("weigh", self.weigh, wanted.weigh),
             ("stop_at_end", self.is_job, wanted.is_job),
         ):
             if ours != theirs:
@@ -70,6 +76,7 @@ class Charter:
                 "stream": self.stream_uid,
                 "leases": self.leases,
                 "timeout_ms": self.timeout_ms,
+                **({} if self.weigh == COUNT else {"weigh": self.weigh}),
                 "begin": _fields(self.begin),
                 "end": _fields(self.end),
             }
@@ -86,17 +93,21 @@ class Charter:
         timeout_ms = the_int(fields, "timeout_ms", where)
         if leases not in LEASES or timeout_ms < 1:
             raise FormatError(f"{where}: leases in {leases!r}, a time-out of {timeout_ms} ms")
+        weigh = the_str(fields, "weigh", where) if "weigh" in fields else COUNT
+        if weigh not in WEIGHS:
+            raise FormatError(f"{where}: shards are weighed by {weigh!r}")
         return cls(
             the_str(fields, "stream", where),
             leases,
             timeout_ms,
+            weigh,
             _marks(fields, "begin", where),
             _marks(fields, "end", where),
             extra={k: v for k, v in fields.items() if k not in _FIELDS},
         )
 
 
-_FIELDS = frozenset("format stream leases timeout_ms begin end".split())
+_FIELDS = frozenset("format stream leases timeout_ms weigh begin end".split())
 
 
 def read_charter(places: GroupPlaces) -> Procedure[Charter]:
@@ -137,13 +148,18 @@ def _fields(marks: Mapping[int, Mark] | None) -> dict[str, Any] | None:
     return {str(number): [mark.next_seq, mark.is_final] for number, mark in marks.items()}
 
 
+def _is_place(number: str, seq: int) -> bool:
+    is_number = number.isdecimal() and len(number) <= NUMBER_DIGITS_MAX
+    return is_number and type(seq) is int and seq >= 0
+
+
 def _marks(fields: Mapping[str, Any], name: str, where: str) -> dict[int, Mark] | None:
     if fields.get(name) is None:
         return None
     marks: dict[int, Mark] = {}
     for number, raw in the_dict(fields, name, where).items():
         match raw:
-            case [int(seq), bool(is_final)] if type(seq) is int and seq >= 0 and number.isdecimal():
+            case [int(seq), bool(is_final)] if _is_place(number, seq):
                 marks[int(number)] = Mark(seq, is_final)
             case _:
                 raise FormatError(f"{where}: {name} of shard {number!r} is no place: {raw!r}")

@@ -54,9 +54,19 @@ _NEXT = {
 
 
 class ShardConsumer:
-    def __init__(self, shard: str, held: Held, flush_s: float, now_s: float) -> None:
+    def __init__(
+        self,
+        shard: str,
+        held: Held,
+        flush_s: float,
+        now_s: float,
+        *,
+        prove_s: float | None = None,
+    ) -> None:
         self.shard = shard
         self.held = held
+        self._prove_s = math.inf if prove_s is None else prove_s
+        self._proven_s = now_s
         self.tracker = CheckpointTracker(held.lease.checkpoint, flush_s, now_s)
         self.state = ShardState.INITIALIZING
         self.step: StopStep | None = None
@@ -76,10 +86,11 @@ class ShardConsumer:
         if self.step in (StopStep.FLUSHING, StopStep.RELEASING):
             return 0.0
         tracker = self.tracker
+        renewed_s = math.inf if self.is_fenced else self._proven_s + self._prove_s
         if tracker.newest is tracker.stored:
-            return math.inf
+            return renewed_s
         saved_s = tracker.due_s()
-        return math.inf if saved_s is None else saved_s
+        return math.inf if saved_s is None else min(saved_s, renewed_s)
 
     def _become(self, state: ShardState) -> None:
         check(state in _NEXT[self.state], "a shard's states have an order", self.state, state)
@@ -89,6 +100,10 @@ class ShardConsumer:
         """False start: it may be stopping by now."""
         if self.state is ShardState.INITIALIZING:
             self._become(ShardState.PROCESSING)
+
+    def proven(self, held: Held, now_s: float) -> None:
+        """It was ours: the store said so."""
+        self.held, self._proven_s = held, now_s
 
     def delivered(self, position: Position) -> None:
         check(

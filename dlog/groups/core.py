@@ -19,6 +19,7 @@ from typing import Any
 
 from dlog.errors import Conflict, DlogError, LeaseLost
 from dlog.groups import asks
+from dlog.groups.agenda import Agenda
 from dlog.groups.consumer import ShardConsumer, ShardState, StopReason, StopStep
 from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.membership import GroupOptions, Membership, Phase
@@ -29,6 +30,7 @@ from dlog.groups.shards import ShardGraph
 from dlog.groups.store import Held
 from dlog.groups.underway import Coming, Rings, Underway
 from dlog.groups.view import Move, WorkerId, WorkerView
+from dlog.groups.weights import is_worth_it, weights_of
 from dlog.ids import Position
 
 
@@ -50,15 +52,12 @@ class WorkerCore:
         self.halted: dict[str, Held] = {}  # failed here: kept, so that it fails nowhere else
         self.underway = Underway()
         self.moves: tuple[Move, ...] = ()  # of the last plan, of everybody
-        self.plans = 0
+        self.agenda = Agenda(self.options, now_s)
         self.is_leaving = self.has_ended = False
         self.why_leaving = ""
         self._effects: list[asks.Ask | asks.Order] = []
         self._to_take: dict[str, WorkerId | None] = {}  # and who has it
         self._to_look: dict[str, None] = {}
-        self._replan_s = now_s
-        self._reading = False
-        self._read_late = False  # something changed while the group was being read
         self._rings = Rings()
         self._unheld: set[str] = set()
         self._unblocked: set[str] = set()
@@ -99,24 +98,16 @@ class WorkerCore:
             return math.inf
         if self.is_leaving and self._is_gone():
             return math.inf if self.member.is_renewing else self.underway.retry_s.get("", math.inf)
-        due, underway = self.member.due_s(), self.underway
-        busy, retry_s = underway.busy, underway.retry_s
-        for shard, consumer in self.consumers.items():
-            if (writes_s := consumer.due_s()) < due and shard not in busy:
-                due = min(due, max(writes_s, retry_s.get(shard, 0.0)))
-        for shard in self.returning:
-            if shard not in busy:
-                due = min(due, retry_s.get(shard, 0.0))
+        of = self.underway.due_s
+        due = of(self.member.due_s(), ((c.shard, c.due_s()) for c in self.consumers.values()))
+        due = of(due, ((shard, 0.0) for shard in self.returning))
         if not self.member.is_member:
             return due
         if self._to_look and self.underway.moving() < self.options.moves_at_once:
-            due = min([due, *(retry_s.get(s, 0.0) for s in self._to_look if s not in busy)])
+            due = of(due, ((shard, 0.0) for shard in self._to_look))
         if not self.is_leaving and now_s < self.member.deadline_s:
-            for shard, coming in self.coming.items():
-                if shard not in busy:
-                    due = min(due, max(coming.look_s, retry_s.get(shard, 0.0)))
-            if not self._reading:
-                due = min(due, self._replan_s)
+            due = of(due, ((shard, coming.look_s) for shard, coming in self.coming.items()))
+            due = min(due, self.agenda.due_s())
         return due
 
     # --- facts
@@ -126,7 +117,7 @@ class WorkerCore:
 
     def hint_group(self, now_s: float) -> None:
         """The list of workers or the shards of the stream may have changed."""
-        self._plan_soon(now_s)
+        self.agenda.soon(now_s)
         self._step(now_s)
 
     def hint_worker(self, worker: WorkerId, now_s: float) -> None:
@@ -204,6 +195,10 @@ class WorkerCore:
                 self._on_looked(ask.worker, answer, error, now_s)
             case asks.ReadGroup():
                 self._on_group(answer, error, now_s)
+            case asks.Weigh():
+                self._on_weighed(answer, error, now_s)
+            case asks.WriteWeights():
+                self.agenda.soon(now_s)  # by ours, or by those that somebody else wrote
             case asks.Leave():
                 self._left = error is None
                 self.underway.retry_s[""] = now_s + self.options.retry_s
@@ -222,7 +217,7 @@ class WorkerCore:
         else:
             self.member.on_not_renewed(error, now_s, is_lost=isinstance(error, LeaseLost))
         if self.member.is_member and not was_member:
-            self._plan_soon(now_s)
+            self.agenda.soon(now_s)
 
     def _on_looked(
         self, worker: WorkerId, answer: Any, error: DlogError | None, now_s: float
@@ -235,15 +230,15 @@ class WorkerCore:
         elif error is not None:
             self.member.on_not_looked(worker, now_s)
         elif self.member.on_looked(worker, answer, now_s):
-            self._plan_soon(now_s)
+            self.agenda.soon(now_s)
             for coming in self.coming.values():
                 if coming.victim == worker:
                     coming.look_s = now_s
 
     def _on_group(self, answer: Any, error: DlogError | None, now_s: float) -> None:
-        self._reading = False
+        self.agenda.read()
         if error is not None or self.is_leaving:
-            self._replan_s = now_s + self.options.retry_s
+            self.agenda.not_read(now_s)
             return
         shards, workers = answer
         self.graph.update(shards)
@@ -260,7 +255,7 @@ class WorkerCore:
     def _on_rung(self, ask: asks.Ring, answer: Any, error: DlogError | None, now_s: float) -> None:
         self._rings.answered(ask.worker)
         if error is None and answer is Rung.GONE:
-            self._plan_soon(now_s)
+            self.agenda.soon(now_s)
         elif error is not None or answer is Rung.ASKED:
             for shard in ask.shards:
                 if shard in self.coming:
@@ -283,6 +278,8 @@ class WorkerCore:
                     self._to_look.setdefault(shard)
             case asks.Save():
                 self._on_saved(ask, answer, error, now_s)
+            case asks.Prove():
+                self._on_proven(ask, answer, error, now_s)
             case asks.Release():
                 self._on_released(ask, error, now_s)
             case asks.Renounce() | asks.Drop():
@@ -298,19 +295,20 @@ class WorkerCore:
             if self.is_leaving or now_s >= self.member.deadline_s:
                 self.returning[shard] = answer  # or it is somebody else's by now
                 return
-            consumer = ShardConsumer(shard, answer, self.options.flush_s, now_s)
+            options = self.options
+            consumer = ShardConsumer(shard, answer, options.flush_s, now_s, prove_s=options.prove_s)
             self.consumers[shard] = consumer
             self._effects.append(asks.StartShard(shard, consumer.epoch, consumer.start))
         elif isinstance(answer, Lease) and error is None:
             self._on_announced(shard, answer, now_s)
         elif isinstance(error, (LeaseLost, Conflict)):
             self.coming.pop(shard, None)
-            self._plan_soon(now_s, self.options.retry_s)
+            self.agenda.soon(now_s, self.options.retry_s)
         elif coming is not None:
             coming.look_s = now_s + self.options.retry_s
         else:
             self._to_look[shard] = None  # it may have been done all the same
-            self._plan_soon(now_s, self.options.retry_s)
+            self.agenda.soon(now_s, self.options.retry_s)
 
     def _on_announced(self, shard: str, lease: Lease, now_s: float) -> None:
         if lease.is_finished:
@@ -330,13 +328,13 @@ class WorkerCore:
         whose = lease.consumer or lease.owner
         if whose is not None and whose != self.me:
             self._rings.want(whose, shard)  # which may not know of it
-        self._plan_soon(now_s, self.options.retry_s)
+        self.agenda.soon(now_s, self.options.retry_s)
 
     def _on_finished(self, shard: str, now_s: float) -> None:
         self.graph.finish(shard)
         self.coming.pop(shard, None)
         self._unblocked.update(self.graph.children(shard))
-        self._plan_soon(now_s)
+        self.agenda.soon(now_s)
 
     def _on_lease(self, seen: Held, now_s: float) -> None:
         """Of a shard that we were asked to look at, or wonder about."""
@@ -360,7 +358,7 @@ class WorkerCore:
         elif lease.owner == self.me and shard not in self.coming:
             self._send(asks.Renounce(shard))  # an announcement that we do not remember
         elif lease.consumer is None:
-            self._plan_soon(now_s)
+            self.agenda.soon(now_s)
 
     def _on_saved(self, ask: asks.Save, answer: Any, error: DlogError | None, now_s: float) -> None:
         consumer = self.consumers.get(ask.shard)
@@ -368,7 +366,7 @@ class WorkerCore:
             return
         if error is None:
             consumer.tracker.saved(now_s)
-            consumer.held = answer
+            consumer.proven(answer, now_s)
             self._effects.append(asks.Saved(ask.shard, ask.checkpoint))
             if answer.lease.owner != self.me:
                 self._stop(ask.shard, StopReason.HANDED_OVER)
@@ -381,6 +379,17 @@ class WorkerCore:
         if consumer.is_fenced and consumer.step is StopStep.FLUSHING:
             self._complete(consumer, now_s)  # it had its try
 
+    def _on_proven(
+        self, ask: asks.Prove, answer: Any, error: DlogError | None, now_s: float
+    ) -> None:
+        consumer = self.consumers.get(ask.shard)
+        if consumer is None or consumer.epoch != ask.held.lease.epoch:
+            return
+        if error is None:
+            consumer.proven(answer, now_s)
+        elif isinstance(error, (LeaseLost, Conflict)):
+            self._stop(ask.shard, StopReason.LOST)
+
     def _on_released(self, ask: asks.Release, error: DlogError | None, now_s: float) -> None:
         shard = ask.shard
         if error is not None and not isinstance(error, (LeaseLost, Conflict)):
@@ -388,7 +397,7 @@ class WorkerCore:
         consumer = self.consumers.get(shard)
         if consumer is None or consumer.epoch != ask.held.lease.epoch:
             self.returning.pop(shard, None)
-            self._plan_soon(now_s)
+            self.agenda.soon(now_s)
             return
         if error is not None:
             consumer.stop(StopReason.LOST)
@@ -413,7 +422,7 @@ class WorkerCore:
         self.member.is_stale = True
         reason = StopReason.LOST if consumer.is_fenced else consumer.reason
         self._effects.append(asks.ShardStopped(consumer.shard, reason))
-        self._plan_soon(now_s)
+        self.agenda.soon(now_s)
 
     def _flush(self, consumer: ShardConsumer, now_s: float) -> None:
         """Its last checkpoint, and the lease, in one change; where the lease is lost, a last try to
@@ -443,16 +452,9 @@ class WorkerCore:
 
     # --- planning
 
-    def _plan_soon(self, now_s: float, delay_s: float = 0.0) -> None:
-        """What comes at once, as when many workers begin, is planned for together."""
-        if self._reading and not delay_s:
-            self._read_late = True
-        self._replan_s = min(self._replan_s, now_s + max(delay_s, self.options.gather_s))
-
     def _plan(self, now_s: float) -> None:
         outlook = self._look_out()
         self.moves = plan(outlook.view)
-        self.plans += 1
         self._to_take = {
             move.shard: outlook.consumers.get(move.shard)
             for move in moves_of(self.moves, self.me)
@@ -463,14 +465,8 @@ class WorkerCore:
                 self._rings.want(move.taker, move.shard)
         self._unblocked.clear()
         self._wonder(outlook.unheld)
-        if self._read_late:
-            self._read_late, self._replan_s = False, now_s + self.options.gather_s
-            return
-        # Nobody has to tell us: what was to move should have, soon; else look now and then.
-        many_s = len(self.member.others) * self.options.renew_s / 4
-        settled_s = max(self.options.replan_s, many_s)
-        pause_s = 2 * self.options.renew_s if self.moves or self._to_look else settled_s
-        self._replan_s = now_s + pause_s
+        is_settled = not self.moves and not self._to_look
+        self.agenda.planned(now_s, others=len(self.member.others), is_settled=is_settled)
 
     def _look_out(self) -> Outlook:
         return look_out(
@@ -480,8 +476,14 @@ class WorkerCore:
             replaced=self.member.replaced(),
             holds=(*self.consumers, *self.halted, *self.returning),
             coming={shard: coming.victim for shard, coming in self.coming.items()},
-            slack=self.options.slack,
         )
+
+    def _on_weighed(self, answer: Any, error: DlogError | None, now_s: float) -> None:
+        self.agenda.weighed(now_s)
+        if error is None and not self.is_leaving:
+            weights = weights_of(answer)
+            if is_worth_it(self._look_out().view, weights):
+                self._effects.append(asks.WriteWeights(weights))
 
     def _wonder(self, unheld: set[str]) -> None:
         """Shards that nobody has may be at their end, which only their leases tell: parents that
@@ -520,11 +522,8 @@ class WorkerCore:
         for shard in list(self.consumers):
             self.consumers[shard].is_fenced = True
             self._stop(shard, StopReason.LOST)
-        self.coming.clear()
-        self.returning.clear()
-        self.halted.clear()
-        self._to_take.clear()
-        self._to_look.clear()
+        for each in (self.coming, self.returning, self.halted, self._to_take, self._to_look):
+            each.clear()
 
     def _work(self, now_s: float) -> None:
         for shard, consumer in list(self.consumers.items()):
@@ -534,6 +533,8 @@ class WorkerCore:
                 self._flush(consumer, now_s)
             elif consumer.step is StopStep.RELEASING:
                 self._release(consumer)
+            elif consumer.tracker.unsaved is None:
+                self._send(asks.Prove(shard, consumer.held))
             else:
                 self._send(asks.Save(shard, consumer.held, consumer.tracker.sent()))
         for shard, held in self.returning.items():
@@ -552,10 +553,10 @@ class WorkerCore:
         """More shards: those that are coming, those of the plan, and a new plan."""
         if now_s >= self.member.deadline_s:
             return
-        if not self._reading and now_s >= self._replan_s:
-            self._reading, self._read_late = True, False
-            self._replan_s = math.inf
+        if self.agenda.begins_plan(now_s):
             self._effects.append(asks.ReadGroup())
+        if self.agenda.begins_weighing(now_s, is_first=self.member.is_first):
+            self._effects.append(asks.Weigh())
         for shard, coming in self.coming.items():
             if now_s >= coming.look_s and self.underway.is_free(shard, now_s):
                 force_s = self.options.force_s

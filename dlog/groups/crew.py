@@ -4,6 +4,7 @@ says what each shard is at. Holds no handle, so that a worker which nobody holds
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -129,6 +130,16 @@ class Crew:
                 )
         return found
 
+    def codes(self, after_s: float) -> dict[str, str]:
+        """Of what does not get on, by shard; "": all of them."""
+        hub = self.hub
+        assert hub is not None
+        failed = ReasonCode.PROCESSING_FAILED.value
+        found = {log: wait.code.value for log, wait in self.waits(after_s).items()}
+        found.update((log, failed) for log, run in self.runs.copy().items() if run.failures)
+        found.update((log, failed) for log in hub.heart.facts().failed)
+        return found
+
     def ping(self) -> None:
         """From the heart: the loop is heard of when it takes its next turn."""
 
@@ -144,7 +155,7 @@ class Crew:
     def why(self, after_s: float) -> Reason | None:
         hub = self.hub
         assert hub is not None
-        waits = list(self.waits(after_s if after_s > 0 else 1e9).values())
+        waits = list(self.waits(after_s if after_s > 0 else math.inf).values())
         for log, told in sorted(hub.reports.items()):
             waits.append(Wait(ReasonCode.PROCESSING_FAILED, f"shard {log!r} stopped: {told}"))
         for log, run in sorted(self.runs.items()):
@@ -169,12 +180,15 @@ LOOKS = 4
 
 
 async def watch_over(crew: Crew, hub: Hub, clock: Clock, log: Callable[[str], None]) -> None:
-    """On the heart's loop: tells of what is stalled, once when it begins and once when it ends."""
-    after_s = hub.options.stall_after_ms / 1000
+    """On the heart's loop: tells of what is stalled, once when it begins and once when it ends; and
+    the worker's node of whatever does not get on."""
+    after_s = hub.options.stall_after_ms / 1000 or math.inf
+    every_s = min(5.0, hub.options.group_options().renew_s, max(0.02, after_s / LOOKS))
     known: dict[str, ReasonCode] = {}
-    while after_s > 0:
+    while True:
         crew.ping()
-        await asyncio.sleep(min(5.0, max(0.02, after_s / LOOKS)))
+        await asyncio.sleep(every_s)
+        hub.heart.tell_waits(crew.codes(after_s))
         waits = crew.waits(after_s)
         for what, wait in waits.items():
             if known.get(what) is not wait.code:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlog.effects import Procedure
@@ -15,6 +15,7 @@ from dlog.groups.asks import (
     Leave,
     Look,
     LookAtWorker,
+    Prove,
     ReadGroup,
     Register,
     Release,
@@ -23,25 +24,30 @@ from dlog.groups.asks import (
     Ring,
     Save,
     Take,
+    WriteWeights,
 )
 from dlog.groups.shards import GroupShard
 from dlog.groups.store import LeaseStore, take
 from dlog.groups.view import WorkerId
+from dlog.groups.weights import write_weights
 
 
 class Errands:
-    """`read_shards` tells which shards the stream has, as fresh as its own read behind a sync."""
+    """`read_shards` tells which shards the stream has, as fresh as its own read behind a sync;
+    `numbers` are theirs."""
 
     def __init__(
         self,
         me: WorkerId,
         leases: LeaseStore,
         read_shards: Callable[[], Procedure[list[GroupShard]]],
+        numbers: Mapping[str, int],
     ) -> None:
         self._me = me
         self._leases = leases
         self._places = leases.places
         self._read_shards = read_shards
+        self._numbers = numbers
 
     def of(self, ask: Ask) -> Procedure[Any]:
         me, leases, places = self._me, self._leases, self._places
@@ -50,10 +56,20 @@ class Errands:
                 return presence.register(places, me, domain)
             case Renew():
                 return presence.beat(
-                    places, ask.seen, ask.counter, ask.holds, ask.coming, ask.done, ask.rings
+                    places,
+                    ask.seen,
+                    ask.counter,
+                    ask.holds,
+                    ask.coming,
+                    ask.done,
+                    ask.rings,
+                    ask.waits,
                 )
             case ReadGroup():
                 return self._read_group()
+            case WriteWeights(weights=weights):
+                by_number = {self._numbers[shard]: each for shard, each in weights.items()}
+                return write_weights(places, by_number)
             case LookAtWorker(worker=worker):
                 # What is old delays a verdict, and whoever buries looks behind a sync.
                 return presence.read_worker(places, worker, fresh=False)
@@ -73,6 +89,8 @@ class Errands:
                 return leases.renounce(shard, me)
             case Save(held=held, checkpoint=checkpoint):
                 return leases.save(held, me, checkpoint)
+            case Prove(held=held):
+                return leases.prove(held, me)
             case Release(held=held, checkpoint=last, is_finished=is_finished):
                 end = leases.finish if is_finished else leases.release
                 return end(held, me, last)

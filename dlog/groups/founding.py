@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import NotFound
-from dlog.groups.charter import Charter, Mark, agree, read_charter
+from dlog.groups.charter import COUNT, Charter, Mark, agree, read_charter
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shards import GroupShard
+from dlog.groups.weights import AVERAGE, read_weights
 from dlog.streams.document import StreamMeta
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import tails_of
@@ -22,9 +24,9 @@ async def found(
     """`NotFound` where there is no such stream."""
     site = Site(places.stream, stores.layout.stream(places.stream), stores.chance)
     meta = (await driver.run(read_stream(site))).meta
-    wanted = Charter(meta.uid, options.leases, options.timeout_ms)
+    wanted = Charter(meta.uid, options.leases, options.timeout_ms, options.weigh)
     if options.stop_at_end:
-        wanted = Charter(meta.uid, options.leases, options.timeout_ms, end={})
+        wanted = dataclasses.replace(wanted, end={})
     try:
         charter: Charter = await driver.run(read_charter(places))
         charter.check_agrees(wanted, places.group)
@@ -37,8 +39,7 @@ async def found(
         begin = await _marks(stores, meta)
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
-    wanted = Charter(meta.uid, options.leases, options.timeout_ms, begin, end)
-    return await driver.run(agree(places, wanted))
+    return await driver.run(agree(places, dataclasses.replace(wanted, begin=begin, end=end)))
 
 
 async def _marks(stores: Stores, meta: StreamMeta) -> dict[int, Mark]:
@@ -57,7 +58,14 @@ def shards_of(
     logs = {shard.number: shard.log for shard in listed}
     if numbers is not None:
         numbers.update((log, number) for number, log in logs.items())
+    weights: dict[int, int] = {}
+    if charter.weigh != COUNT:
+        weights = yield from read_weights(places)
     return [
-        GroupShard(shard.log, tuple(logs[n] for n in shard.parents if n in logs))
+        GroupShard(
+            shard.log,
+            tuple(logs[n] for n in shard.parents if n in logs),
+            weights.get(shard.number, AVERAGE),
+        )
         for shard in listed
     ]

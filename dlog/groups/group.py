@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dlog.drive import Stores
 from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
 from dlog.errors import ConfigError, Conflict, DlogError, NotFound
 from dlog.groups import presence
-from dlog.groups.charter import Charter, Mark, read_charter
+from dlog.groups.charter import Charter, read_charter
 from dlog.groups.founding import shards_of
 from dlog.groups.heart import GroupDriver, lease_store
 from dlog.groups.holding import hold_name
+from dlog.groups.lags import lags_of, leases_of
 from dlog.groups.lease_driver import Logs
 from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.places import GroupPlaces
@@ -23,22 +24,19 @@ from dlog.groups.plan import plan
 from dlog.groups.shards import GroupShard, ShardGraph
 from dlog.groups.store import LeaseStore
 from dlog.groups.view import Move, ShardView, View, WorkerId, WorkerView
+from dlog.groups.weights import slack_of
 from dlog.ids import Position
 from dlog.meta.layout import unescape
 from dlog.options import ReaderOptions
-from dlog.reader.feed import look
-from dlog.reader.lag import Lag, lag_of
+from dlog.reader.lag import Lag
 from dlog.reader.places import Start, check_start
 from dlog.reader.reader import Reader
-from dlog.reader.segments import SegmentView
 from dlog.streams.document import StreamMeta
 from dlog.streams.reshard import Site, read_stream
-from dlog.together import some_at_once
 
 logger = logging.getLogger("dlog.groups")
 
 GetStores = Callable[[bool], Awaitable[Stores]]
-LOOKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,8 @@ class Member:
     shards: tuple[str, ...]
     coming: tuple[str, ...]
     """Shards that are handed over to it."""
+    waits: Mapping[str, str]
+    """What does not get on, by log ("": all of its shards): codes as in `why()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ class ShardStanding:
     """Behind the checkpoint; None for a log that is not made yet."""
     parents: tuple[str, ...]
     updated_us: int
+    weight: int
+    """In per cent of the average shard, where the group weighs its shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class GroupDescription:
     leases: str
     timeout_ms: int
     is_job: bool
+    weigh: str
     members: tuple[Member, ...]
     shards: tuple[ShardStanding, ...]
 
@@ -118,8 +121,8 @@ class Group:
         nobody = WorkerId("", "nobody")
         seen = await site.driver.run(presence.read_workers(site.places, nobody))
         return tuple(
-            Member(worker, each.node.domain, each.node.counter, each.node.holds, each.node.coming)
-            for worker, each in sorted(seen.items())
+            Member(worker, node.domain, node.counter, node.holds, node.coming, node.waits)
+            for worker, node in sorted((worker, each.node) for worker, each in seen.items())
         )
 
     async def describe(self, *, lag: bool = True) -> GroupDescription:
@@ -127,10 +130,11 @@ class Group:
         site = await self._site()
         members = await self._members(site)
         meta = await site.stream()
-        leases = await self._leases(site)
+        leases = await leases_of(site.driver, site.store, (shard.name for shard in site.shards))
         finished = {log for log, lease in leases.items() if lease.is_finished}
         graph = ShardGraph(site.shards, finished)
-        lags = await self._lags(site, leases) if lag else {}
+        numbers = {shard.log: shard.number for shard in meta.shards}
+        lags = await lags_of(site.stores, site.charter, leases, numbers) if lag else {}
         standings = []
         for shard in meta.shards:
             if shard.log not in leases:
@@ -148,6 +152,7 @@ class Group:
                     lags.get(shard.log),
                     graph.shards[shard.log].parents,
                     lease.updated_us,
+                    graph.shards[shard.log].weight,
                 )
             )
         charter = site.charter
@@ -157,35 +162,10 @@ class Group:
             charter.leases,
             charter.timeout_ms,
             charter.is_job,
+            charter.weigh,
             members,
             tuple(standings),
         )
-
-    async def _leases(self, site: _Site) -> dict[str, Lease]:
-        logs = [shard.name for shard in site.shards]
-        leases = await some_at_once(
-            LOOKS_AT_ONCE, lambda log: site.driver.run(site.store.read(log)), logs
-        )
-        return dict(zip(logs, leases, strict=True))
-
-    async def _lags(self, site: _Site, leases: dict[str, Lease]) -> dict[str, Lag]:
-        numbers = {shard.log: shard.number for shard in (await site.stream()).shards}
-
-        async def lag_in(lease: Lease) -> Lag | None:
-            view = SegmentView(lease.shard, site.stores.layout)
-            now_us = site.stores.clock.wall_us()
-            done = 0 if lease.checkpoint is None else lease.checkpoint.next_seq
-            begin = site.charter.begin
-            if lease.checkpoint is None and begin is not None:
-                done = begin.get(numbers[lease.shard], Mark(0, is_final=False)).next_seq
-            try:
-                return await look(site.stores, view, lag_of(view, done, now_us))
-            except NotFound:
-                return None
-
-        lags = await some_at_once(LOOKS_AT_ONCE, lag_in, leases.values())
-        pairs = zip(leases.values(), lags, strict=True)
-        return {lease.shard: lag for lease, lag in pairs if lag is not None}
 
     # --- what if
 
@@ -207,11 +187,12 @@ class Group:
         workers = [WorkerView(m.id, m.domain) for m in told.members if m.id.name not in gone]
         workers += [WorkerView(WorkerId(name, "planned"), domain) for name in names]
         shards = tuple(
-            ShardView(each.log, each.owner or each.consumer, each.consumer)
+            ShardView(each.log, each.owner or each.consumer, each.consumer, each.weight)
             for each in told.shards
             if each.state not in ("finished", "waiting")
         )
-        return plan(View(shards, tuple(workers)))
+        slack = slack_of([each.weight for each in shards], len(workers))
+        return plan(View(shards, tuple(workers), slack))
 
     # --- putting it elsewhere
 
@@ -360,6 +341,7 @@ def _remove_nodes(places: GroupPlaces) -> Procedure[None]:
             continue
         for path in (*(f"{below}/{name}" for name in names), below):
             yield from _delete(path)
+    yield from _delete(places.weights)
     yield from _delete(places.charter)
     yield from _delete(places.root)
 

@@ -24,7 +24,7 @@ from dlog.clock import ageing_s
 from dlog.drive import Stores
 from dlog.effects import Effect, Procedure
 from dlog.errors import Broken, DlogError, LeaseLost
-from dlog.groups.asks import Ask, Order, Saved, ShardStopped, WorkerEnded
+from dlog.groups.asks import Ask, Order, Saved, ShardStopped, Weigh, WorkerEnded
 from dlog.groups.charter import Charter
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
@@ -32,6 +32,7 @@ from dlog.groups.errands import Errands
 from dlog.groups.founding import found, shards_of
 from dlog.groups.holding import GroupHolds
 from dlog.groups.homes import Home
+from dlog.groups.lags import Scales
 from dlog.groups.lease_driver import LeaseDriver, Logs
 from dlog.groups.leases import Checkpoint
 from dlog.groups.log_leases import LogLeases
@@ -134,6 +135,7 @@ class Heart:
         self._lost = False
         self._fenced: set[tuple[str, int]] = set()
         self._core_why = ""
+        self._waits: dict[str, str] = {}
         self._run: Callable[[Ask], Awaitable[Any]]
         self._meta: MetaStore
         self._places: GroupPlaces
@@ -204,12 +206,20 @@ class Heart:
         def read_shards() -> Procedure[list[GroupShard]]:
             return shards_of(places, stores, charter, self.numbers)
 
-        errands = Errands(me, leases, read_shards)
+        errands = Errands(me, leases, read_shards, self.numbers)
+        scales = Scales(stores, driver, leases, charter, self.numbers)
+
+        async def run(ask: Ask) -> Any:
+            if isinstance(ask, Weigh):
+                return await scales.weigh()
+            return await driver.run(errands.of(ask))
+
         options = self.options
         core = WorkerCore(me, self._now_s(), domain=options.domain, options=options.group_options())
+        core.member.waits = self._waits
         self._ending = asyncio.Event()
         self._lost, self._core_why = False, ""
-        self._run = lambda ask: driver.run(errands.of(ask))
+        self._run = run
         self._meta, self._places = stores.meta, places
         self._stream_path = stores.layout.stream(self.stream)
         with self._lock:
@@ -315,6 +325,13 @@ class Heart:
         with self._lock:
             what(core, self._now_s())
         self.poke()
+
+    def tell_waits(self, waits: dict[str, str]) -> None:
+        """What does not get on, for the worker's node to tell with its next renewal."""
+        self._waits = waits
+        if self._core is not None:
+            with self._lock:
+                self._core.member.waits = waits
 
     def leave(self, why: str = "closed") -> None:
         self._leave_why = self._leave_why or why
@@ -471,6 +488,8 @@ class Heart:
         for worker in core.member.watched():
             wanted[places.worker(worker)] = partial(_hint_worker, worker)
         wanted[places.workers] = wanted[self._stream_path] = WorkerCore.hint_group
+        if core.options.weigh_s is not None:
+            wanted[places.weights] = WorkerCore.hint_group
         for shard in core.coming:
             wanted[places.lease(shard)] = partial(_hint_shard, shard)
         return wanted

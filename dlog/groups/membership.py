@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dlog import limits
@@ -36,7 +36,9 @@ class Phase(enum.Enum):
 class GroupOptions:
     """`margin` is for clocks that run apart: of two, one may be faster by half of it. `force_s`:
     how long a victim may take to hand a shard over before it is fenced; None: as long as it
-    lives. `trusts_name`: no other process goes by our name, so whatever is left of it is dead."""
+    lives. `weigh_s`: how often one of the workers weighs all shards; None: shards are counted.
+    `prove_s`: how often a lease is renewed where nothing was saved, beside the worker's own node.
+    `trusts_name`: no other process goes by our name, so whatever is left of it is dead."""
 
     timeout_s: float = limits.GROUP_TIMEOUT_MS_DEFAULT / 1000
     margin: float = 0.05
@@ -44,7 +46,8 @@ class GroupOptions:
     force_s: float | None = limits.GROUP_TIMEOUT_MS_DEFAULT / 1000
     neighbours: int = limits.GROUP_NEIGHBOURS
     moves_at_once: int = limits.GROUP_MOVES_AT_ONCE
-    slack: int = 0
+    weigh_s: float | None = None
+    prove_s: float | None = None
     trusts_name: bool = False
     is_job: bool = False
 
@@ -89,6 +92,8 @@ class Membership:
     """Our node says something else than is so."""
     wanted: set[str] = field(default_factory=set)
     """What others asked us to look at, and we did not yet."""
+    waits: Mapping[str, str] = field(default_factory=dict)
+    """What does not get on here, for our node to tell."""
     _asked: set[str] = field(default_factory=set)
     _done: set[str] = field(default_factory=set)
     _rings: int = 0
@@ -133,7 +138,8 @@ class Membership:
                 self._counter += 1
                 self.is_stale = False
                 lists = tuple(sorted(holds)), tuple(sorted(coming)), tuple(sorted(self._done))
-                found.append(Renew(self.seen, self._counter, *lists, self._rings, now_s))
+                told = self._rings, self.waits, now_s
+                found.append(Renew(self.seen, self._counter, *lists, *told))
         if self.phase is Phase.MEMBER:
             found += self._looks(now_s)
         return found
@@ -339,6 +345,11 @@ class Membership:
             for each, node in self.others.items()
             if each.name == self.me.name and each.incarnation in after
         ]
+
+    @property
+    def is_first(self) -> bool:
+        """Of those that we know of. Two may think so, for a while."""
+        return self.me <= min(self.others, default=self.me)
 
     def is_replaced(self) -> bool:
         """Another process goes by our name since."""

@@ -18,9 +18,11 @@ from dlog.options import OnTruncated, ReaderOptions
 HeartPlace = Literal["thread", "loop"]
 LeaseKind = Literal["nodes", "logs"]
 OnError = Literal["retry", "dead_letter", "stop"]
+Weigh = Literal["count", "lag", "bytes"]
 Checkpoints = Literal["batch", "explicit"]
 GroupStart = Literal["earliest", "latest"] | datetime
 LEASE_KINDS: tuple[LeaseKind, ...] = ("nodes", "logs")
+WEIGHS: tuple[Weigh, ...] = ("count", "lag", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,13 @@ class WorkerOptions:
     group."""
     timeout_ms: int = limits.GROUP_TIMEOUT_MS_DEFAULT
     """A worker that was silent for so long is dead to the others. The same for the whole group."""
+    weigh: Weigh = "count"
+    """What is shared out evenly: the number of shards, the messages that the group is behind in
+    them (`lag`), or the bytes that come (`bytes`). By the last two one of the workers weighs all
+    shards every `weigh_ms`, and they move only if the richest worker has a quarter of the usual
+    load more than the poorest; domains count for nothing then. The same for the whole group."""
+    weigh_ms: int = limits.GROUP_WEIGH_MS_DEFAULT
+    """How often shards are weighed, where they are."""
     start: GroupStart = "earliest"
     """Where shards begin that nobody consumed yet: what there is, what is new from when the group
     was made, or what was written since a time. What a shard is split into later begins at its
@@ -90,6 +99,7 @@ class WorkerOptions:
         if self.domain is not None:
             check_log_name(self.domain)
         _one_of("leases", self.leases, LEASE_KINDS)
+        _one_of("weigh", self.weigh, WEIGHS)
         _one_of("heart", self.heart, ("thread", "loop"))
         _one_of("on_error", self.on_error, ("retry", "dead_letter", "stop"))
         _one_of("on_truncated", self.on_truncated, ("raise", "jump"))
@@ -101,6 +111,7 @@ class WorkerOptions:
         else:
             _one_of("start", self.start, ("earliest", "latest"))
         _whole("timeout_ms", self.timeout_ms, 100, 3_600_000)
+        _whole("weigh_ms", self.weigh_ms, 100, 24 * 3600 * 1000)
         _whole("checkpoint_messages", self.checkpoint_messages, 0, 1 << 40)
         _whole("flush_ms", self.flush_ms, 0, 3_600_000)
         _whole("attempts", self.attempts, 1, 1_000_000)
@@ -125,6 +136,8 @@ class WorkerOptions:
             force_s=None if self.hand_over_ms is None else self.hand_over_ms / 1000,
             trusts_name=self.trusts_name,
             is_job=self.stop_at_end,
+            weigh_s=None if self.weigh == "count" else self.weigh_ms / 1000,
+            prove_s=self.timeout_ms / 2000 if self.leases == "logs" else None,
         )
 
     def reader_options(self) -> ReaderOptions:

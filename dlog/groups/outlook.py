@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dlog.groups.shards import ShardGraph
 from dlog.groups.view import ShardView, View, WorkerId, WorkerView
+from dlog.groups.weights import slack_of
 from dlog.groups.workers import WorkerNode
 
 
@@ -29,7 +30,6 @@ def look_out(
     replaced: Collection[WorkerId],
     holds: Iterable[str],
     coming: Mapping[str, WorkerId],
-    slack: int,
 ) -> Outlook:
     """`coming`: the shards that we announced ourselves for, and who has them."""
     owners: dict[str, WorkerId] = {}
@@ -57,6 +57,7 @@ def look_out(
     unheld = {
         each.name for each in shards if each.owner not in known and each.consumer not in known
     }
+    slack = slack_of([each.weight for each in shards], len(workers))
     return Outlook(View(shards, tuple(workers), slack), consumers, unheld)
 
 

@@ -15,6 +15,7 @@ class GroupPlaces:
         self.root = layout.group(group, stream)
         self.charter = f"{self.root}/charter"
         self.leases = f"{self.root}/leases"
+        self.weights = f"{self.root}/weights"
         self.workers = f"{self.root}/workers"
 
     def lease(self, shard: str) -> str:

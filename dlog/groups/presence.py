@@ -7,7 +7,7 @@ rang), and raises what it cannot help; whoever asked tries again later, by its o
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dlog.effects import (
@@ -85,6 +85,7 @@ def beat(
     coming: Sequence[str],
     done: Iterable[str],
     rings: int,
+    waits: Mapping[str, str],
 ) -> Procedure[SeenWorker]:
     """Renew our node. `done`: what we looked into behind so many `rings`; who rang since wants it
     looked at once more. `LeaseLost`: it is gone, or is not the one that we renewed last: somebody
@@ -94,7 +95,7 @@ def beat(
     failure: DlogError | None = None
     for _ in range(RENEW_TRIES):
         answered = done if seen.node.rings == rings else ()
-        node = seen.node.renewed(counter, holds, coming, answered)
+        node = seen.node.renewed(counter, holds, coming, answered, waits)
         try:
             version = yield ReplaceNode(path, node.to_bytes(), seen.version, point="group.renewed")
             return SeenWorker(node, version)

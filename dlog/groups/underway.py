@@ -3,6 +3,7 @@ again, shards that are on their way to it, and whom it asks to look at shards.""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlog.groups.asks import OfShard, Ring, Save
@@ -30,6 +31,13 @@ class Underway:
     def answered(self, shard: str) -> None:
         self.busy.pop(shard, None)
         self.retry_s.pop(shard, None)
+
+    def due_s(self, due_s: float, wanted: Iterable[tuple[str, float]]) -> float:
+        """The first of what is wanted, by shard and time, if it is before `due_s`."""
+        for shard, at_s in wanted:
+            if at_s < due_s and shard not in self.busy:
+                due_s = min(due_s, max(at_s, self.retry_s.get(shard, 0.0)))
+        return due_s
 
     def moving(self) -> int:
         """Errands, saves not counted: they wait for nobody."""

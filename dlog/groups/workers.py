@@ -16,7 +16,7 @@ from typing import Any
 from dlog import limits
 from dlog.errors import FormatError
 from dlog.groups.view import WorkerId
-from dlog.meta.json_fields import dump, load, optional_str, the_int, the_list
+from dlog.meta.json_fields import dump, load, optional_str, the_dict, the_int, the_list
 
 FORMAT = 1
 
@@ -25,7 +25,8 @@ FORMAT = 1
 class WorkerNode:
     """`holds`: the shards it consumes. `coming`: those it announced itself for. `wanted`: what
     others ask it to look at, `rings`: how often anybody did. `after`: incarnations of its name
-    that were there when it came."""
+    that were there when it came. `waits`: what does not get on, by shard (or "": all of them), as
+    codes; no words of the program's errors, which may tell what is in messages."""
 
     id: WorkerId
     counter: int = 0
@@ -35,6 +36,7 @@ class WorkerNode:
     coming: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
     rings: int = 0
+    waits: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def renewed(
@@ -43,12 +45,14 @@ class WorkerNode:
         holds: Iterable[str],
         coming: Iterable[str],
         seen: Iterable[str],
+        waits: Mapping[str, str],
     ) -> WorkerNode:
         """By the worker itself. What it has `seen` is not wanted any more."""
         done = set(seen)
         wanted = tuple(each for each in self.wanted if each not in done)
         lists = tuple(sorted(holds)), tuple(sorted(coming)), wanted
-        return WorkerNode(self.id, counter, self.domain, self.after, *lists, self.rings, self.extra)
+        known = self.id, counter, self.domain, self.after
+        return WorkerNode(*known, *lists, self.rings, waits, self.extra)
 
     def rung(self, shards: Iterable[str]) -> WorkerNode:
         """By somebody else, who wants it to look at these."""
@@ -68,6 +72,7 @@ class WorkerNode:
                 "coming": list(self.coming),
                 "wanted": list(self.wanted),
                 "rings": self.rings,
+                **({"waits": dict(self.waits)} if self.waits else {}),
             }
         )
 
@@ -87,11 +92,23 @@ class WorkerNode:
             _names(fields, "coming", where),
             _names(fields, "wanted", where),
             the_int(fields, "rings", where),
+            _waits(fields, where),
             extra={k: v for k, v in fields.items() if k not in _FIELDS},
         )
 
 
-_FIELDS = frozenset("format counter domain after holds coming wanted rings".split())
+_FIELDS = frozenset("format counter domain after holds coming wanted rings waits".split())
+
+
+def _waits(fields: Mapping[str, Any], where: str) -> dict[str, str]:
+    if "waits" not in fields:
+        return {}
+    waits = the_dict(fields, "waits", where)
+    if len(waits) > limits.GROUP_SHARDS_MAX + 1:
+        raise FormatError(f"{where}: more waits than a group has shards")
+    if not all(isinstance(each, str) and each for each in waits.values()):
+        raise FormatError(f"{where}: waits are codes")
+    return waits
 
 
 def _names(fields: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:

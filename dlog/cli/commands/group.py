@@ -88,6 +88,9 @@ def ls(settings: Settings, stream: str | None, output: str) -> None:
         draw.table(GROUPS, found)
 
 
+SHARED_OUT = {"count": "by number", "lag": "by lag", "bytes": "by the bytes that come"}
+
+
 @command.command("describe")
 @click.argument("name", metavar="GROUP")
 @click.argument("stream")
@@ -108,6 +111,7 @@ def describe(settings: Settings, name: str, stream: str, output: str) -> None:
             ("group", f"{found.group} of {found.stream}, {ways}"),
             ("leases", f"kept in {found.leases}"),
             ("time-out", f"{time_text(found.timeout_ms / 1000)} of silence, then a worker is dead"),
+            ("shared out", SHARED_OUT.get(found.weigh, found.weigh)),
             ("workers", len(found.members)),
             ("lag", f"{found.lag_messages} messages"),
         ]

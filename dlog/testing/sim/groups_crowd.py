@@ -46,7 +46,7 @@ class Crowd:
         self._began_ms = 0.0
 
     def _note(self) -> None:
-        self._began = {each.id: each.core.plans for each in self.scene.living()}
+        self._began = {each.id: each.core.agenda.plans for each in self.scene.living()}
         self._changes, self._began_ms = self.scene.oracle.changes, self.world.now_ms
 
     # --- what happens to it
@@ -94,7 +94,9 @@ class Crowd:
             while not self._is_even():
                 assert self.world.now_ms < end_ms, "it does not become even"
                 self.world.run(until_ms=self.world.now_ms + LOOK_MS)
-        plans = [each.core.plans - self._began.get(each.id, 0) for each in self.scene.living()]
+        plans = [
+            each.core.agenda.plans - self._began.get(each.id, 0) for each in self.scene.living()
+        ]
         moves = self.scene.oracle.changes - self._changes
         took_ms = self.world.now_ms - self._began_ms
         return Evened(min(plans) + (min(plans) < max(plans)), max(plans), moves, took_ms)

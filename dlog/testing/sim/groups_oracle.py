@@ -28,6 +28,7 @@ class GroupOracle:
         self.said: dict[tuple[str, int], Checkpoint] = {}  # by the program of a grant
         self.forced: set[str] = set()
         self.robbed = False  # somebody crashed, was taken for dead, or was fenced by force
+        self.fenced_late: set[str] = set()
         self.changes = 0  # of consumers
         self.let_go: set[tuple[str, WorkerId]] = set()
 
@@ -52,6 +53,14 @@ class GroupOracle:
             self.let_go.add((shard, was.consumer))
         if not self.keeps_in_logs:
             self._on_kept(lease, was)
+
+    def on_opening(self, member: WorkerId, shard: str) -> None:
+        """The log of a lease: whoever had it is fenced, also by one that slept behind its claim,
+        was taken for dead, and finds out next."""
+        lease = self.leases.get(shard)
+        if lease is not None and lease.consumer not in (None, member):
+            self.world.mark("a claim of the dead fences")
+            self.fenced_late.add(shard)
 
     def on_appended(self, lease: Lease) -> None:
         """A message got into a lease's log."""
@@ -131,7 +140,9 @@ class GroupOracle:
         """What the program said last is kept, unless the shard was lost."""
         if is_lost:
             require(
-                self.robbed or shard in self.forced or (shard, member) in self.let_go,
+                self.robbed
+                or shard in (*self.forced, *self.fenced_late)
+                or (shard, member) in self.let_go,
                 EXCLUSIVE,
                 f"{shard} was lost with epoch {epoch}, and nobody took it",
             )

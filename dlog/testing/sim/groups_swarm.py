@@ -33,6 +33,8 @@ class GroupWeather:
     seals: bool = False  # all shards come to an end: a job
     domains: int = 0
     weights: bool = False
+    weighs: int = 0  # shards are weighed; so often one becomes heavy or light
+    proves: bool = False  # leases are renewed one by one, too
     crash: float = 0.0
     freeze: float = 0.0
     restarts: float = 1.0  # of those that die
@@ -65,6 +67,8 @@ class GroupWeather:
             moves_at_once=self.moves_at_once,
             trusts_name=self.trusts_name,
             is_job=self.seals,
+            weigh_s=self.timeout_s if self.weighs else None,
+            prove_s=self.timeout_s / 2 if self.proves else None,
         )
 
 
@@ -119,4 +123,6 @@ def draw_group_weather(chance: Chance) -> GroupWeather:
         neighbours=chance.pick((3, 1), "neighbours"),
         quiet=on("a quiet end", 0.03),
         append_fails=rate("appends to lease logs fail"),
+        weighs=chance.pick((0,) * 8 + (1, 4), "loads of shards change"),
+        proves=on("leases are renewed one by one", 0.2),
     )

@@ -30,6 +30,7 @@ from dlog.groups.asks import (
     StartShard,
     StopFetch,
     Take,
+    Weigh,
     WorkerEnded,
 )
 from dlog.groups.consumer import StopReason
@@ -91,7 +92,7 @@ class SimMember:
         self._skew_us = int(chance.random() * 36_000_000_000)  # hours: nobody may mind
         self.id = WorkerId(name, world.chance.token()[-16:])
         self.core = WorkerCore(self.id, self.now_s(), domain=domain, options=weather.options())
-        self._errands = Errands(self.id, scene.leases_of(self), scene.read_shards)
+        self._errands = Errands(self.id, scene.leases_of(self), scene.read_shards, scene.numbers)
         self.processors: dict[str, Processor] = {}
         self._timer_ms = math.inf
         self._serial = 0
@@ -245,7 +246,16 @@ class SimMember:
             self.core.answered(ask, answer, error, self.now_s())
             self.pump()
 
-        self.run(self._errands.of(ask), done)
+        if isinstance(ask, Weigh):
+            self._weigh(done)
+        else:
+            self.run(self._errands.of(ask), done)
+
+    def _weigh(self, done: Answered) -> None:
+        found, error = self.scene.weigh(), None
+        if self.is_cut or self.world.strikes(self.scene.weather.meta.refused, "no weights"):
+            error = Timeout("no reply in time")
+        self.after(self.world.chance.delay(self.meta_ms), lambda: done(found, error))
 
     def _arm(self) -> None:
         due_s = self.core.wakes_at_s(self.now_s())
@@ -273,8 +283,11 @@ class SimMember:
             path = places.worker(worker)
             if path not in self._watched:
                 self._listen(path, partial(self._hint, core.hint_worker, worker))
-        if self._groups_watched < 2:
-            for path in (places.workers, scene.stream_path):
+        groups = [places.workers, scene.stream_path]
+        if scene.weather.weighs:
+            groups.append(places.weights)
+        if self._groups_watched < len(groups):
+            for path in groups:
                 if path not in self._watched:
                     self._groups_watched += 1
                     self._listen(path, self._hint_group)

@@ -291,12 +291,15 @@ def _standing(
     place = Checkpoint(Position("uid", next_seq, None))
     standing = Lag(lag, 10 * lag, 1.0)
     log = f"orders/{number}"
-    return dlog.ShardStanding(number, log, state, owner, consumer, 1, place, standing, parents, 1)
+    return dlog.ShardStanding(
+        number, log, state, owner, consumer, 1, place, standing, parents, 1, 100
+    )
 
 
 def _group(shards: list[dlog.ShardStanding], *workers: dlog.WorkerId) -> dlog.GroupDescription:
-    members = tuple(dlog.Member(each, None, 1, (), ()) for each in workers)
-    return dlog.GroupDescription("billing", "orders", "nodes", 1_000, False, members, tuple(shards))
+    members = tuple(dlog.Member(each, None, 1, (), (), {}) for each in workers)
+    given = "billing", "orders", "nodes", 1_000, False, "count"
+    return dlog.GroupDescription(*given, members, tuple(shards))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from dlog.errors import ConfigError, FormatError
 from dlog.groups.charter import Charter, Mark
 from dlog.meta.json_fields import dump, load
 
-CHARTER = Charter("uid", "logs", 2_000, {0: Mark(7, is_final=True)}, {3: Mark(0, is_final=False)})
+CHARTER = Charter(
+    "uid",
+    "logs",
+    2_000,
+    begin={0: Mark(7, is_final=True)},
+    end={3: Mark(0, is_final=False)},
+)
 
 
 def test_its_bytes_come_back_and_keep_what_they_do_not_know() -> None:
@@ -27,6 +33,8 @@ def test_its_bytes_come_back_and_keep_what_they_do_not_know() -> None:
         {"leases": "stars"},
         {"timeout_ms": 0},
         {"stream": ""},
+        {"weigh": "mood"},
+        {"begin": {"1" * 5_000: [1, True]}},
         {"begin": {"x": [1, True]}},
         {"begin": {"1": [-1, True]}},
         {"end": {"1": [True, True]}},
@@ -51,6 +59,7 @@ def test_a_charter_of_half_a_megabyte_is_refused() -> None:
         (Charter("uid", "nodes", 2_000, end={}), "leases"),
         (Charter("uid", "logs", 1_000, end={}), "timeout_ms"),
         (Charter("uid", "logs", 2_000), "stop_at_end"),
+        (Charter("uid", "logs", 2_000, "lag", end={}), "weigh"),
         (Charter("other", "logs", 2_000, end={}), "another stream"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -184,6 +185,9 @@ def test_the_bytes_of_a_worker() -> None:
     node = WorkerNode(ANA, 4, "zone-1", ("old",), ("s0", "s1"), ("s2",), ("s1",), 2)
     assert node.to_bytes() == WORKER
     assert WorkerNode.from_bytes(WORKER, ANA, where="here") == node
+    waiting = dataclasses.replace(node, waits={"s1": "processing_failed", "": "loop_blocked"})
+    assert WorkerNode.from_bytes(waiting.to_bytes(), ANA, where="here") == waiting
+    assert waiting.renewed(5, (), (), (), {}).waits == {}
 
 
 @pytest.mark.parametrize(
@@ -194,6 +198,9 @@ def test_the_bytes_of_a_worker() -> None:
         (b'["s2"]', b'[""]'),
         (b'["s2"]', b"[1]"),
         (b'["s2"]', b"null"),
+        (b'"counter":4', b'"counter":4,"waits":[]'),
+        (b'"counter":4', b'"counter":4,"waits":{"s0":7}'),
+        (b'"counter":4', b'"counter":4,"waits":{"s0":""}'),
         (b'["s2"]', json.dumps(["s"] * (limits.GROUP_SHARDS_MAX + 1)).encode()),
     ],
 )

@@ -28,7 +28,7 @@ class Metadata:
         return await self.driver.run(presence.register(PLACES, worker, "zone"))
 
     async def beat(self, seen: presence.SeenWorker, counter: int, **more: Any) -> Any:
-        given = {"holds": (), "coming": (), "done": (), "rings": 0, **more}
+        given = {"holds": (), "coming": (), "done": (), "rings": 0, "waits": {}, **more}
         return await self.driver.run(presence.beat(PLACES, seen, counter, **given))
 
     async def bury(self, worker: WorkerId, counter: int) -> Any:

@@ -5,17 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from dlog.effects import ReadNode
 from dlog.errors import ConfigError
 from dlog.groups.leases import Checkpoint
 from dlog.groups.shards import GroupShard, ShardGraph
-from dlog.groups.stream_shards import read_stream_shards
 from dlog.groups.tracker import CheckpointTracker
 from dlog.ids import Position
-from dlog.meta.layout import Layout
-from dlog.meta.store import Versioned
-from dlog.options import LogOptions
-from dlog.streams.document import new_stream
 
 
 def at(seq: int) -> Checkpoint:
@@ -102,18 +96,3 @@ def test_lh_21_a_parent_that_the_stream_does_not_have_any_more_blocks_nobody() -
     graph.update([GroupShard("child", ("gone",)), GroupShard("new")])
     assert [each.name for each in graph.consumable()] == ["child", "new"]
     assert not ShardGraph().is_done
-
-
-def test_lh_21_25_the_shards_of_a_stream() -> None:
-    """As its document has them: those that were split too, for whoever has not finished them."""
-    created = new_stream("orders", "uid", LogOptions(), shards=2)
-    split = created.split("orders", 0, (1 << 30,), "a-token-of-a-change")
-    procedure = read_stream_shards(Layout(), "orders", {"1": 7})
-    assert next(procedure) == ReadNode(Layout().stream("orders"))
-    with pytest.raises(StopIteration) as ended:
-        procedure.send(Versioned(split.to_bytes(), 3))
-    found = ended.value.value
-    assert [each.name for each in found] == ["0", "1", "2", "3"]
-    assert [each.parents for each in found] == [(), (), ("0",), ("0",)]
-    assert found[1].weight == 7
-    assert [each.name for each in ShardGraph(found).consumable()] == ["0", "1"]

@@ -381,3 +381,58 @@ def test_lh_56_a_shard_whose_program_failed_is_kept_and_fails_nowhere_else() -> 
     member.leave()
     group.run(60)
     assert group.owners() == {"s0": None}
+
+
+# --- leases that are renewed one by one
+
+
+def renewing() -> WorkerCore:
+    core = WorkerCore(ME, 0.0, options=GroupOptions(timeout_s=20.0, prove_s=10.0))
+    core.member.confirmed_s = 0.0
+    core.consumers["s"] = ShardConsumer("s", held(4), 5.0, 0.0, prove_s=10.0)
+    core.consumers["s"].initialized()
+    return core
+
+
+def proofs(core: WorkerCore) -> list[asks.Prove]:
+    return [each for each in core.take() if isinstance(each, asks.Prove)]
+
+
+def test_lh_39_a_lease_in_which_nothing_is_saved_is_renewed_in_its_store() -> None:
+    core = renewing()
+    core.on_time(9.9)
+    assert proofs(core) == []
+    core.on_time(10.0)
+    (proof,) = proofs(core)
+    core.on_time(15.0)
+    assert proofs(core) == [], "one at a time"
+    core.answered(proof, held(4), None, 15.0)
+    core.on_time(24.9)
+    assert proofs(core) == []
+    core.on_time(25.0)
+    assert len(proofs(core)) == 1
+
+
+def test_lh_39_a_checkpoint_is_a_renewal() -> None:
+    core = renewing()
+    consumer = core.consumers["s"]
+    consumer.delivered(at(5).position)
+    core.on_checkpoint("s", 4, at(5), at_once=True, now_s=9.0)
+    (save,) = [each for each in core.take() if isinstance(each, asks.Save)]
+    core.answered(save, Held(Lease("s", 4, ME, ME, at(5)), 2, 4), None, 9.5)
+    core.on_time(19.4)
+    assert proofs(core) == []
+    core.on_time(19.5)
+    (proof,) = proofs(core)
+    assert proof.held.lease.checkpoint == at(5), "a renewal takes nothing back"
+
+
+def test_lh_52_whoever_was_fenced_learns_it_by_its_next_renewal() -> None:
+    core = renewing()
+    core.on_time(10.0)
+    (proof,) = proofs(core)
+    core.answered(proof, None, LeaseLost("the log was taken over"), 10.1)
+    assert not core.still_owner("s", 4, 10.1)
+    assert core.consumers["s"].reason is StopReason.LOST
+    core.on_time(30.0)
+    assert proofs(core) == [], "what is lost is not renewed"

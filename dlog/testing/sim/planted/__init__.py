@@ -100,6 +100,7 @@ ROOMS = (
     "streams_health",
     "streams_config",
     "groups",
+    "groups_weights",
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from dlog.effects import CreateNode, Procedure, ReadNode
 from dlog.errors import DlogError, LeaseLost, NotFound
 from dlog.groups import core, log_leases, meta_leases, outlook, plan, presence, store
+from dlog.groups.agenda import Agenda
 from dlog.groups.asks import Leave, Release, Renew, Ring, Save, Saved
 from dlog.groups.consumer import ShardConsumer, StopReason, StopStep
 from dlog.groups.core import WorkerCore
@@ -482,13 +483,13 @@ def who_has_nothing_does_not_count(patch: Patch) -> None:
 
 @plants("P36: a watch is a hint", **{**JOINED, "watches": False})
 def nobody_plans_without_being_told(patch: Patch) -> None:
-    genuine = WorkerCore._plan
+    genuine = Agenda.planned
 
-    def never(self: WorkerCore, now_s: float) -> None:
-        genuine(self, now_s)
-        self._replan_s = math.inf
+    def never(self: Agenda, now_s: float, *, others: int, is_settled: bool) -> None:
+        genuine(self, now_s, others=others, is_settled=is_settled)
+        self._plan_s = math.inf
 
-    patch.setattr(WorkerCore, "_plan", never)
+    patch.setattr(Agenda, "planned", never)
 
 
 @plants("LH-28: a renewal has its time", **CALM, quiet=True, weights=False)
