@@ -154,7 +154,7 @@ def _json_object(what: str, text: str, chars_max: int) -> dict[str, Any]:
     return fields
 
 
-_NAME_BYTES_MAX = 255
+NAME_BYTES_MAX = 255
 
 
 def check_log_name(name: str) -> str:
@@ -171,9 +171,9 @@ def check_hold_name(name: str) -> str:
 def _check_name(what: str, name: str) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"a {what} needs a name")
-    if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX:
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
         raise ConfigError(
-            f"a {what} name has at most {_NAME_BYTES_MAX} bytes of UTF-8: {name[:40]!r}…"
+            f"a {what} name has at most {NAME_BYTES_MAX} bytes of UTF-8: {name[:40]!r}…"
         )
     if not name.isprintable() or name != name.strip():
         raise ConfigError(f"a {what} name holds printable characters and no outer blanks: {name!r}")

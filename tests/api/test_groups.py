@@ -169,6 +169,24 @@ async def test_workers_agree_or_are_refused(api: Api) -> None:
         await even(worker, shards=4)
 
 
+async def test_flaw_1_long_names_are_not_cut_off(api: Api) -> None:
+    """Two groups whose names differ at their ends are two; what does not fit somewhere is refused
+    at once, and not where it would have been kept."""
+    seen = {end: Seen() for end in "ab"}
+    async with a_group(api, shards=1, messages=10) as (client, _, _writer):
+        for end in "ab":
+            name = "g" * 199 + end
+            async with client.open_worker(name, STREAM, seen[end].process) as worker:
+                await seen_all(seen[end], 10)
+                assert worker.group == name
+            holds = await client.admin.holds(f"{STREAM}/0")
+            assert f"group {name} of {STREAM}" in [hold.name for hold in holds]
+        assert len(await client.groups()) == 2
+        for leases in ("nodes", "logs"):
+            with pytest.raises(dlog.ConfigError, match="bytes too long"):
+                await client.open_worker("g" * 240, STREAM, nothing, leases=leases)
+
+
 async def test_saved_is_kept_and_unsaved_is_flushed(api: Api) -> None:
     """LH-13, LH-50, LH-51: `save` returns when it is kept; a checkpoint in memory is written when
     the shard is given up."""

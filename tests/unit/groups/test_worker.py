@@ -36,6 +36,27 @@ def test_lh_23_26_a_worker_registers_renews_and_takes_what_nobody_has() -> None:
     assert all(lease.epoch == 1 for lease in group.oracle.leases.values())
 
 
+def test_lh_20_24_25_flaw_2_who_has_nothing_is_seen_and_the_dead_do_not_count() -> None:
+    """The list of shards and all that is taken are read at the start. A second worker of one shard
+    has no lease, and is there all the same: when the first one dies, and every lease with it, it
+    divides by the living, itself among them."""
+    group = CalmGroup(shards=1, messages=0)
+    group.start()
+    group.run(20)
+    idle = group.start()
+    group.run(20)
+    assert sorted(idle.core.graph.shards) == ["s0"]
+    (other,) = idle.core.member.others.values()
+    assert other.holds == ("s0",)
+    assert idle.core.consumers == {}
+    first = next(each for each in group.scene.living() if each is not idle)
+    assert idle.id in first.core.member.others
+    group.scene.weather.restarts = 0.0
+    first.crash()
+    group.run(2 * TIMEOUT_MS)
+    assert group.owners() == {"s0": "w1"}
+
+
 def test_lh_10_22_a_newcomer_gets_its_share_and_nobody_else_moves() -> None:
     group = CalmGroup(shards=5, messages=0)
     for _ in range(2):
