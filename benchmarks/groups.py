@@ -2,7 +2,9 @@
 
 - `plan`: every (shards, workers) of 0..64 x 1..64: every start, up to renaming, where both are at
   most 12, and 100 random starts of each larger pair: even to one, by the fewest moves, and no move
-  after. And how long a plan of 1,000 shards and 50 workers takes.
+  after. With weights, and over domains, 10 random starts of each pair: within the bounds that
+  `dlog.groups.plan` states, and no move after. And how long a plan of 1,000 shards and 50 workers
+  takes.
 - `converge`: 1,000 shards and 50 workers, simulated: in how many rounds the group is even, and how
   many metadata operations a worker makes when it is.
 
@@ -22,7 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from dlog.groups.plan import plan
-from dlog.testing.group_plans import check_plan_by_count, random_start, starts, view_of
+from dlog.groups.weights import slack_of, weights_of
+from dlog.testing.group_plans import (
+    check_plan_by_count,
+    check_plan_by_weight,
+    check_plan_over_domains,
+    random_start,
+    starts,
+    view_of,
+)
 from dlog.testing.sim.groups_crowd import Crowd, Evened
 
 LARGEST, ALL_UP_TO, RANDOM_STARTS = 64, 12, 100
@@ -33,16 +43,20 @@ SHARDS, WORKERS, ROUNDS_MAX, ASKED_MAX = 1_000, 50, 3, 2.0
 def try_plans(quick: bool) -> dict[str, Any]:
     largest, all_up_to = (16, 6) if quick else (LARGEST, ALL_UP_TO)
     each_pair = 5 if quick else RANDOM_STARTS
-    began_s, pairs, exhaustive, drawn, moves = time.perf_counter(), 0, 0, 0, 0
+    began_s, pairs, exhaustive, drawn, others, moves = time.perf_counter(), 0, 0, 0, 0, 0
     for workers in range(1, largest + 1):
         for shards in range(largest + 1):
             pairs += 1
+            rng = random.Random(workers * 1000 + shards)
+            for _ in range(each_pair // 10 or 1):
+                try_weights(shards, workers, rng)
+                try_domains(shards, workers, rng)
+                others += 2
             if shards <= all_up_to and workers <= all_up_to:
                 for counts, free in starts(shards, workers):
                     moves += len(check_plan_by_count(counts, free))
                     exhaustive += 1
                 continue
-            rng = random.Random(workers * 1000 + shards)
             for _ in range(each_pair):
                 moves += len(check_plan_by_count(*random_start(shards, workers, rng)))
                 drawn += 1
@@ -57,11 +71,27 @@ def try_plans(quick: bool) -> dict[str, Any]:
         "pairs": pairs,
         "starts, exhaustive": exhaustive,
         "starts, random": drawn,
+        "starts, with weights or domains": others,
         "moves planned": moves,
         "took_s": round(took_s, 1),
         "plan of 1,000 x 50, ms": round(statistics.median(times_ms), 2),
         "passed": statistics.median(times_ms) < PLAN_MS_MAX,
     }
+
+
+def try_weights(shards: int, workers: int, rng: random.Random) -> None:
+    """Lag as it is: most are light, and a few are very heavy."""
+    counts, free = random_start(shards, workers, rng)
+    measured = {f"{n}": int(rng.paretovariate(0.8)) for n in range(shards)}
+    weights = list(weights_of(measured).values())
+    slack = rng.choice((0, slack_of(weights, workers)))
+    check_plan_by_weight(view_of(counts, free, weights=weights, slack=slack))
+
+
+def try_domains(shards: int, workers: int, rng: random.Random) -> None:
+    counts, free = random_start(shards, workers, rng)
+    domains = [f"rack {rng.randrange(1 + workers // 3)}" for _ in range(workers)]
+    check_plan_over_domains(view_of(counts, free, domains=domains))
 
 
 def converge(quick: bool) -> dict[str, Any]:

@@ -89,6 +89,38 @@ def check_plan_by_count(counts: Sequence[int], free: int) -> tuple[Move, ...]:
     return moves
 
 
+def check_plan_by_weight(view: View) -> tuple[Move, ...]:
+    """The richest above the poorest by no more than its lightest shard, or the slack; and done."""
+    moves = plan(view)
+    then = after(view, moves)
+    loads = loads_of(then)
+    assert sum(loads) == sum(shard.weight for shard in view.shards), "a shard was left"
+    rich = {each.id for each, load in zip(view.workers, loads, strict=True) if load == max(loads)}
+    lightest = min((shard.weight for shard in then.shards if shard.owner in rich), default=0)
+    by_count = len({shard.weight for shard in view.shards}) == 1
+    gap = max(loads) - min(loads)
+    most = lightest if by_count else max(view.slack, lightest)
+    assert gap <= most, f"{loads}: the lightest of the richest is {lightest}, of slack {view.slack}"
+    assert not plan(then), f"{loads}: it does not rest"
+    return moves
+
+
+def check_plan_over_domains(view: View) -> tuple[Move, ...]:
+    """Even, less than one shard from each domain's part; and done."""
+    moves = plan(view)
+    then = after(view, moves)
+    counts, many = counts_of(then), len(view.workers)
+    domains: dict[str | None, list[int]] = {}
+    for worker, count in zip(view.workers, counts, strict=True):
+        domains.setdefault(worker.domain, []).append(count)
+    assert max(counts) - min(counts) <= 1, f"{counts}"
+    for domain, of_it in domains.items():
+        off = abs(sum(of_it) * many - len(view.shards) * len(of_it))
+        assert off < many, f"{domain} has {of_it} of {counts}"
+    assert not plan(then), f"{counts}: it does not rest"
+    return moves
+
+
 def starts(shards: int, workers: int) -> Iterator[tuple[tuple[int, ...], int]]:
     """All of them, up to renaming: who has how many, and how many nobody has."""
     for free in range(shards + 1):
