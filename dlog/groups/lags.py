@@ -28,18 +28,30 @@ async def leases_of(driver: Driver, store: LeaseStore, logs: Iterable[str]) -> d
 async def lags_of(
     stores: Stores, charter: Charter, leases: Mapping[str, Lease], numbers: Mapping[str, int]
 ) -> dict[str, Lag]:
-    """Behind their checkpoints; without shards whose logs are not made yet."""
-    begin = charter.begin or {}
+    """Behind their checkpoints, up to the end of the job if it is one; without shards whose logs
+    are not made yet."""
+    begin, end = charter.begin or {}, charter.end
 
     async def lag_in(lease: Lease) -> Lag | None:
         done = 0 if lease.checkpoint is None else lease.checkpoint.next_seq
         if lease.checkpoint is None:
             done = begin.get(numbers[lease.shard], Mark(0, is_final=False)).next_seq
-        return await _lag(stores, lease.shard, done)
+        lag = await _lag(stores, lease.shard, done)
+        if lag is None or end is None:
+            return lag
+        return _of_job(lag, done, end[numbers[lease.shard]].next_seq)
 
     lags = await some_at_once(LOOKS_AT_ONCE, lag_in, leases.values())
     pairs = zip(leases, lags, strict=True)
     return {log: lag for log, lag in pairs if lag is not None}
+
+
+def _of_job(lag: Lag, done: int, end_seq: int) -> Lag:
+    """Without what was written since: nobody will consume that."""
+    messages = min(lag.messages, max(0, end_seq - done))
+    if messages == 0:
+        return Lag(0, 0, 0.0)
+    return Lag(messages, lag.bytes * messages // lag.messages, lag.seconds)
 
 
 async def _lag(stores: Stores, log: str, next_seq: int) -> Lag | None:

@@ -265,6 +265,30 @@ async def test_a_bounded_job_ends_by_itself(api: Api) -> None:
             assert await again.wait(20) == "all shards are done"
 
 
+async def test_the_lag_of_a_job_is_up_to_its_end(api: Api) -> None:
+    """What comes later is nobody's to consume."""
+    go_on = threading.Event()
+
+    def process(batch: Any, tracker: Any) -> None:
+        go_on.wait()
+        tracker.checkpoint()
+
+    async with a_group(api, messages=200) as (client, _, writer):
+        group = client.group(GROUP, STREAM)
+        async with work(client, process, stop_at_end=True) as worker:
+            try:
+                await even(worker, shards=4)
+                await send(writer, 100, first=1_000)
+                told = await group.describe()
+            finally:
+                go_on.set()
+            assert told.lag_messages == 200
+            assert await worker.wait(20) == "all shards are done"
+        told = await group.describe()
+        assert told.lag_messages == 0
+        assert {each.lag for each in told.shards} == {dlog.Lag(0, 0, 0.0)}
+
+
 async def test_an_empty_job_is_done(api: Api) -> None:
     async with a_group(api, messages=0) as (client, _, _writer):
         async with work(client, nothing, stop_at_end=True) as worker:
