@@ -189,6 +189,11 @@ class Feed:
         return waits and not self._ready
 
     @property
+    def has_ended(self) -> bool:
+        """It came to where it ends: nothing more will come, and what it read may still lie here."""
+        return self.core.state is ReaderState.ENDED
+
+    @property
     def ahead_bytes(self) -> int:
         """Read and not taken."""
         return self._bytes

@@ -1,8 +1,8 @@
 """The order in which what lies ready in several shards is handed out. No IO, no clock.
 
 `Arrival` takes from each shard in turn. `ByTime` hands out the oldest first, by the times that the
-writers stamped: a shard that has nothing ready stands in the way, unless it is at its tail and what
-is ready elsewhere is so old (`patience_us`) that nothing older can be expected from it. What comes
+writers stamped: a shard that has nothing ready stands in the way, unless it is idle and what is
+ready elsewhere is so old (`patience_us`) that nothing older can be expected from it. What comes
 later all the same is handed out at once, and counted as late.
 """
 
@@ -19,7 +19,7 @@ class Ready(NamedTuple):
     """What a shard has to hand out next; None for nothing now."""
 
     head: MessageBatch | None
-    at_tail: bool
+    is_idle: bool
 
 
 class Choice(NamedTuple):
@@ -65,7 +65,7 @@ class ByTime:
         for number, ready in shards.items():
             if ready.head is not None:
                 heads.append((_first_us(ready.head), number, ready.head))
-            elif not ready.at_tail:
+            elif not ready.is_idle:
                 return None
             else:
                 is_waited_for = True

@@ -326,7 +326,7 @@ class StreamReader:
                     error = source.error
                     raise error.again() if isinstance(error, DlogError) else error
             shards = {
-                number: Ready(source.ready[0] if source.ready else None, source.at_tail)
+                number: Ready(source.ready[0] if source.ready else None, source.is_idle)
                 for number, source in self._sources.items()
                 if source.ready or not source.is_over
             }

@@ -55,10 +55,22 @@ class Source:
         self.room = asyncio.Event()
         self.room.set()
         self._reading = reading
+        self._is_begun = False
+        self._is_unmade = False  # its log is not there yet, and so there is nothing
 
     @property
     def at_tail(self) -> bool:
-        return self.reader is None or (not self.ready and self.reader.at_tail)
+        """All that could be read has been handed out. Not before it was looked for."""
+        if self._is_unmade:
+            return True
+        return self._is_begun and not self.ready and self.reader is not None and self.reader.at_tail
+
+    @property
+    def is_idle(self) -> bool:
+        """Something may come in a while, or never. What reads up to an end is never idle before it
+        is there; what is at its end gives way to those that follow, which may have old messages."""
+        has_ended = self.reader is not None and self.reader._feed.has_ended
+        return self._reading.ends is None and self.at_tail and not has_ended
 
     def start(self, at: Position | None) -> None:
         self._run(self._read_all(at))
@@ -130,9 +142,11 @@ class Source:
             except NotFound:
                 if ends is not None or at is not None:
                     raise
+                self._is_unmade = True
                 path = stores.layout.log(self.shard.log)
                 async with stores.meta.watch(path) as watch:
                     await watch.wait(LOOK_AGAIN_MS)
+        self._is_begun, self._is_unmade = True, False
         here = reader.position
         self.log_uid = here.log_uid
         order.begin(number, here)

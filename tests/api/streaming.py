@@ -17,6 +17,9 @@ KEYS = [b"key %d" % number for number in range(40)]
 ByKey = dict[bytes, list[bytes]]
 
 
+AHEAD_MAX = 2_000  # of what a test waits for: then one at a time, or all take long to check
+
+
 class Load:
     """Sends on and on, each key's messages numbered, until told to stop."""
 
@@ -28,6 +31,7 @@ class Load:
         self._writer = writer
         self._numbered = numbered
         self._keys = list(keys)
+        self._wanted = 0
         self._tickets: list[Any] = []
         self.stopped = False
         self._task = asyncio.create_task(self._send())
@@ -40,11 +44,13 @@ class Load:
                 self.count += 1
                 self._tickets.append(await self._writer.submit(value, key=key, producer=producer))
                 self.sent[key].append(value)
+                if self.count > self._wanted + AHEAD_MAX and not self.stopped:
+                    await self._tickets[-1]
             await asyncio.sleep(0)
 
     async def goes_on(self, more: int = 80) -> None:
         """So many more messages were taken."""
-        wanted = self.count + more
+        wanted = self._wanted = self.count + more
         await eventually(lambda: self.count >= wanted or self._task.done())
         if self._task.done():
             await self._task

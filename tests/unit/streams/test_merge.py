@@ -30,9 +30,9 @@ class _Batch:
         return self.end - self.start
 
 
-def _ready(*times: int, at_tail: bool = False) -> Ready:
+def _ready(*times: int, is_idle: bool = False) -> Ready:
     head = cast(MessageBatch, _Batch(list(times))) if times else None
-    return Ready(head, at_tail)
+    return Ready(head, is_idle)
 
 
 def test_shards_take_turns() -> None:
@@ -58,10 +58,10 @@ def test_a_shard_that_is_behind_keeps_the_others_waiting() -> None:
 
 def test_one_at_its_tail_is_waited_for_with_patience() -> None:
     order = ByTime(1000)
-    shards = {0: _ready(500, 900), 1: _ready(at_tail=True)}
+    shards = {0: _ready(500, 900), 1: _ready(is_idle=True)}
     assert order.choose(shards, 600) == 1500  # ask again then
     assert order.choose(shards, 1600) == Choice(0, 1)  # the second is not so old yet
-    assert order.choose({1: _ready(at_tail=True)}, 0) is None
+    assert order.choose({1: _ready(is_idle=True)}, 0) is None
 
 
 def test_what_comes_late_is_counted() -> None:
