@@ -475,6 +475,7 @@ class WorkerCore:
             self.member.others,
             replaced=self.member.replaced(),
             holds=(*self.consumers, *self.halted, *self.returning),
+            keeps=(each.shard for each in self.consumers.values() if each.reason is None),
             coming={shard: coming.victim for shard, coming in self.coming.items()},
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dlog.chance import Chance, backoff_s
 from dlog.effects import CreateNode, Pause, Procedure, ReadNode, ReplaceNode
-from dlog.errors import AlreadyExists, DlogError, NotFound, Outcome, Retry
+from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Outcome, Retry, Unavailable
 from dlog.groups.leases import Lease
 from dlog.groups.places import GroupPlaces
 
@@ -77,6 +77,10 @@ class LeaseNodes:
             seen = None
             yield Pause(backoff_s(attempt, self._chance))
         assert failure is not None
+        if isinstance(failure, Conflict) or _was_there(failure):
+            # Of versions, by whoever else writes: it says nothing about whose the lease is.
+            told = f"the lease of shard {shard!r} changed {TRIES} times under our hands"
+            raise Unavailable(told, outcome=failure.outcome) from failure
         raise failure
 
 

@@ -29,9 +29,11 @@ def look_out(
     *,
     replaced: Collection[WorkerId],
     holds: Iterable[str],
+    keeps: Iterable[str],
     coming: Mapping[str, WorkerId],
 ) -> Outlook:
-    """`coming`: the shards that we announced ourselves for, and who has them."""
+    """`keeps`: of what we hold, what nobody asked for: who says that it comes to them says so since
+    before. `coming`: the shards that we announced ourselves for, and who has them."""
     owners: dict[str, WorkerId] = {}
     consumers: dict[str, WorkerId] = {}
     for worker in sorted(others):
@@ -39,6 +41,7 @@ def look_out(
         consumers.update(dict.fromkeys(node.holds, worker))
         owners.update(dict.fromkeys(node.coming, worker))
     consumers.update(dict.fromkeys(holds, ours.id))
+    owners.update(dict.fromkeys(keeps, ours.id))
     for shard, victim in coming.items():
         owners[shard] = ours.id
         consumers.setdefault(shard, victim)

@@ -11,11 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog import limits
-from dlog.errors import Conflict, DlogError, FormatError, LeaseLost, TooLarge
+from dlog.chance import SYSTEM_CHANCE
+from dlog.effects import ReadNode, ReplaceNode
+from dlog.errors import (
+    Conflict,
+    DlogError,
+    FormatError,
+    LeaseLost,
+    Outcome,
+    TooLarge,
+    Unavailable,
+)
 from dlog.groups.leases import Checkpoint, Lease
+from dlog.groups.meta_leases import MetaLeases
+from dlog.groups.places import GroupPlaces
+from dlog.groups.store import Held
 from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 from dlog.ids import MessageId, Position
+from dlog.meta.layout import Layout
+from dlog.meta.store import Versioned
 
 ANA, BOB = WorkerId("ana", "a" * 32), WorkerId("bob", "b" * 32)
 
@@ -229,3 +244,22 @@ def test_flaw_10_the_node_of_a_worker_names_its_incarnation(name: str) -> None:
 def test_what_is_no_worker_is_refused(node: str) -> None:
     with pytest.raises(FormatError):
         WorkerId.from_node(node)
+
+
+def test_a_lease_that_others_write_all_the_time_is_not_lost() -> None:
+    """Each try meets another version. That says nothing of whose it is: whoever has it tries
+    later, and keeps the shard."""
+    leases = MetaLeases(GroupPlaces(Layout(), "readers", "orders"), SYSTEM_CHANCE, lambda: 0)
+    ours = Lease("s1", 3, ANA, ANA)
+    saving = leases.save(Held(ours, 1, 3), ANA, Checkpoint(Position("uid", 7, None)))
+    effect = next(saving)
+    with pytest.raises(Unavailable) as told:  # noqa: PT012 — a conversation
+        for version in range(100):
+            match effect:
+                case ReplaceNode():
+                    effect = saving.throw(Conflict("another version"))
+                case ReadNode():
+                    effect = saving.send(Versioned(ours.to_bytes(), version))
+                case _:
+                    effect = saving.send(None)
+    assert told.value.outcome is Outcome.NOT_HAPPENED
