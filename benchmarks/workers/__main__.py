@@ -7,6 +7,8 @@
   cluster): figure the time-out and 2 s.
 - `balance`: from one worker to eight over 64 shards, all processes (a cluster): figure one time-out
   and 2 s, from when the last of them has started.
+- `frozen`: a worker is stopped for 30 s and wakes (a cluster): figure 0 effects of it accepted.
+- `away`: ZooKeeper is away for a minute (a cluster): figure shards go on for their lease only.
 
 The exit code says nothing of the figures: a machine that is busy must not look like a defect.
 """
@@ -27,6 +29,7 @@ from benchmarks.common import (
     quantile,
     random_values,
 )
+from benchmarks.workers.troubles import away, frozen
 
 TIMEOUT_MS = 2_000
 SHARE_MIN, HAND_OFF_MS_MAX = 0.8, 300
@@ -231,6 +234,8 @@ ROWS: dict[str, Callable[[Setting], list[Finding]]] = {
     "hand_off": hand_off,
     "killed": killed,
     "balance": balance,
+    "frozen": frozen,
+    "away": away,
 }
 
 
