@@ -359,7 +359,13 @@ def nobody_rings(patch: Patch) -> None:
     patch.setattr(WorkerCore, "take", take)
 
 
-@plants("LH flaw 4: what is asked of us is looked into", **{**CALM, **JOINED}, watches=False)
+@plants(
+    "LH flaw 4: what is asked of us is looked into",
+    survives="whoever asked rings again, until a read of the group comes before a renewal",
+    shown_by="tests/unit/groups/test_presence.py::test_a_ring_hurts_no_renewal_and_is_heard_by_it",
+    **{**CALM, **JOINED},
+    watches=False,
+)
 def a_renewal_forgets_what_is_wanted(patch: Patch) -> None:
     genuine = WorkerNode.renewed
 
