@@ -247,7 +247,8 @@ class WorkerCore:
         if self.member.is_replaced():
             self.ask_leave(now_s, "another process goes by the same name")
             return
-        if self.options.is_job and self.is_done and not self.consumers:
+        is_done = self.is_done or not shards  # where no log was made yet, a job has none
+        if self.options.is_job and is_done and not self.consumers:
             self.ask_leave(now_s, "all shards are done")
             return
         self._plan(now_s)

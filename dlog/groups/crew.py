@@ -156,14 +156,15 @@ class Crew:
         hub = self.hub
         assert hub is not None
         waits = list(self.waits(after_s if after_s > 0 else math.inf).values())
-        for log, told in sorted(hub.reports.items()):
+        facts = hub.heart.facts()
+        for log in sorted(facts.failed):
+            told = hub.reports.get(log, "")
             waits.append(Wait(ReasonCode.PROCESSING_FAILED, f"shard {log!r} stopped: {told}"))
         for log, run in sorted(self.runs.items()):
             if run.failures:
                 error = f"{type(run.error).__name__}: {run.error}"
                 sentence = f"shard {log!r} failed {run.failures} times: {error}"
                 waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
-        facts = hub.heart.facts()
         if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:
             sentence = f"no renewal was confirmed for {time_text(facts.quiet_s)}"
             waits.append(Wait(ReasonCode.METADATA_AWAY, sentence))

@@ -32,8 +32,10 @@ class DeadLetters:
         self._group, self._stream = group, stream
         self._chance = chance
 
-    async def put(self, shard: str, message: Message, error: BaseException, tries: int) -> None:
-        """Once this returns, it is durable."""
+    async def put(
+        self, shard: str, uid: str, message: Message, error: BaseException, tries: int
+    ) -> None:
+        """Once this returns, it is durable. `uid`: of the shard's log."""
         told = {
             "group": self._group,
             "stream": self._stream,
@@ -47,7 +49,7 @@ class DeadLetters:
             *message.headers,
             *((f"{PREFIX}{name}", value.encode()) for name, value in told.items()),
         ]
-        producer: tuple[int, int] | None = producer_of(self._group, shard), message.seq
+        producer: tuple[int, int] | None = producer_of(self._group, uid), message.seq
         for attempt in range(TRIES):
             try:
                 async with self._logs.open_writer(self.name) as log:
@@ -67,6 +69,7 @@ class DeadLetters:
             await asyncio.sleep(backoff_s(attempt, self._chance, base_s=0.05, limit_s=5.0))
 
 
-def producer_of(group: str, shard: str) -> int:
-    name = f"{group}\0{shard}".encode()
+def producer_of(group: str, log_uid: str) -> int:
+    """By the log, not by its name: a stream that was made anew has other messages at its seqs."""
+    name = f"{group}\0{log_uid}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2

@@ -260,6 +260,15 @@ class Heart:
         with self._lock:
             return core.still_owner(shard, epoch, self._now_s())
 
+    def has_lost(self, shard: str, epoch: int) -> bool:
+        """For certain: what it would save is refused, or nobody would save it any more."""
+        core = self._core
+        if core is None:
+            return True
+        with self._lock:
+            consumer = core.consumers.get(shard)
+            return consumer is None or consumer.epoch != epoch or consumer.is_fenced
+
     def delivered(self, shard: str, epoch: int, position: Position) -> None:
         core = self._core
         assert core is not None

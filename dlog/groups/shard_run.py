@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlog.drive import Stores
-from dlog.errors import Corrupt, DlogError, LeaseLost, NotFound, Retry, Truncated
+from dlog.errors import ConfigError, Corrupt, DlogError, LeaseLost, NotFound, Retry, Truncated
 from dlog.groups.asks import StartShard
 from dlog.groups.charter import Mark
 from dlog.groups.consumer import StopReason
@@ -153,7 +153,7 @@ class ShardRun:
     async def _begin(self) -> None:
         number = self._heart.numbers[self.log]
         info = ShardInfo(self._heart, self.log, number, self.epoch, self._start)
-        self._program = program = self._hub.make_program()
+        program = await self._made_program()
         kind = Tracker if program.is_async else BlockingTracker
         self._tracker = kind(self._heart, info)
         charter = self._heart.charter
@@ -169,11 +169,25 @@ class ShardRun:
         self._holding = holding
         if self._start is None:
             await self._unless_stopped(holding)
-            self._heart.begun_at(self.log, self.epoch, self.position)
+            try:
+                self._heart.begun_at(self.log, self.epoch, self.position)
+            except LeaseLost:
+                raise _Stopped from None
         # Else there is one already, at this place or before it.
         await self._try("initialize", lambda: program.initialize(info))
         self._is_initialized = True
         self._tell(lambda core, now_s: core.on_initialized(self.log, now_s))
+
+    async def _made_program(self) -> Program:
+        """A class or a factory of the user's may fail as `initialize` may."""
+        made: list[Program] = []
+
+        async def make() -> None:
+            made.append(self._hub.make_program())
+
+        await self._try("make", make)
+        self._program = made[0]
+        return made[0]
 
     def _start_place(self, number: int, begin: Any) -> Start:
         if self._start is not None:
@@ -311,7 +325,6 @@ class ShardRun:
         assert tracker is not None
         assert program is not None
         tracker.handed(upto)
-        tracker.has_spoken = False
         failed = 0
         while True:
             try:
@@ -319,28 +332,27 @@ class ShardRun:
                 break
             except _Stopped:
                 raise
-            except LeaseLost:
-                await self._lost()
             except Exception as error:
+                await self._unless_lost(error)
                 failed += 1
                 self._failed(error, failed, batch)
                 if options.on_error == "stop":
                     raise
                 if options.on_error == "dead_letter" and failed >= options.attempts:
                     await self._one_by_one(program, batch, tracker)
-                    break
+                    return
                 await self._pause(failed)
                 await self._ours()
                 batch = self._rest_of(batch)
                 if not len(batch):
                     break
-        self.failures, self.error = 0, None
-        self._hub.meter.processed(self.log, len(batch))
-        self._checkpoint(batch, program, tracker)
+        self._is_done(batch, program, tracker)
 
-    def _checkpoint(
+    def _is_done(
         self, batch: MessageBatch, program: Program, tracker: Tracker | BlockingTracker
     ) -> None:
+        self.failures, self.error = 0, None
+        self._hub.meter.processed(self.log, len(batch))
         ways = self._options.checkpoints or ("explicit" if program.takes_tracker else "batch")
         if ways == "explicit" or tracker.has_spoken:
             return
@@ -358,7 +370,7 @@ class ShardRun:
         self, program: Program, batch: MessageBatch, tracker: Tracker | BlockingTracker
     ) -> None:
         """The batch has a message that cannot be processed: the others are, and it is a dead
-        letter."""
+        letter. Each is done by itself, since the shard may be given up between two of them."""
         batch = self._rest_of(batch)
         for number, message in enumerate(batch.to_pylist()):
             single = batch.cut(number, number + 1)
@@ -372,9 +384,8 @@ class ShardRun:
                     break
                 except _Stopped:
                     raise
-                except LeaseLost:
-                    await self._lost()
                 except Exception as error:  # noqa: BLE001
+                    await self._unless_lost(error)
                     failed += 1
                     self._failed(error, failed, single)
                     if failed >= self._options.attempts:
@@ -382,6 +393,7 @@ class ShardRun:
                         break
                     await self._pause(failed)
                     await self._ours()
+            self._is_done(single, program, tracker)
 
     async def _bury(self, message: Message, error: BaseException, tries: int) -> None:
         letters = self._hub.dead_letters
@@ -389,7 +401,11 @@ class ShardRun:
         attempt = 0
         while True:
             try:
-                await letters.put(self.log, message, error, tries)
+                # Cut short when the shard is given up: whoever has it next tries it again.
+                place = self.position
+                assert place is not None
+                uid = place.log_uid
+                await self._unless_stopped(letters.put(self.log, uid, message, error, tries))
                 break
             except DlogError as refused:
                 logger.error("%s: a dead letter cannot be kept: %s", self._who, refused)
@@ -423,6 +439,7 @@ class ShardRun:
         self, program: Program, batch: MessageBatch, tracker: Tracker | BlockingTracker
     ) -> None:
         self.doing = "processes"
+        tracker.has_spoken = False
         self.busy_since_s = self._clock.monotonic_s()
         try:
             await self._calling(program.process(batch, tracker))
@@ -434,9 +451,12 @@ class ShardRun:
         self._is_calling = True
         try:
             await work
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if not self._is_cut_short:
-                raise  # the loop ends
+                if self.task.cancelling():
+                    raise  # the loop ends
+                # Of something else, that the program waited for.
+                raise RuntimeError("the processor raised CancelledError") from cancelled
             self._is_cut_short = False
             self.task.uncancel()
             self._check()
@@ -445,7 +465,7 @@ class ShardRun:
             self._is_calling = False
 
     async def _try(self, what: str, call: Callable[[], Any]) -> None:
-        """`initialize`, as often as it takes."""
+        """A call that comes before the first batch, as often as it takes."""
         failed = 0
         while True:
             self._check()
@@ -459,7 +479,8 @@ class ShardRun:
             except Exception as error:
                 self.failures, self.error = failed + 1, error
                 self._hub.meter.failed(self.log)
-                if self._options.on_error == "stop":
+                is_nonsense = what == "make" and isinstance(error, ConfigError)
+                if self._options.on_error == "stop" or is_nonsense:
                     raise
                 failed += 1
                 logger.warning("%s: %s failed: %s", self._who, what, error, exc_info=error)
@@ -478,10 +499,12 @@ class ShardRun:
         if not self._heart.may_deliver(self.log, self.epoch):
             await self._until_ours()
 
-    async def _lost(self) -> None:
-        """The program heard it before us."""
-        await self._stopping.wait()
-        raise _Stopped
+    async def _unless_lost(self, error: Exception) -> None:
+        """The program may hear it before us. It may as well say so itself, by what it asked
+        elsewhere or at a bad moment: then it failed, like any other."""
+        if isinstance(error, LeaseLost) and self._heart.has_lost(self.log, self.epoch):
+            await self._stopping.wait()
+            raise _Stopped from None
 
     async def _pause(self, attempt: int) -> None:
         base_s = self._options.retry_pause_ms / 1000
@@ -525,7 +548,9 @@ class ShardRun:
             try:
                 await self._calling(program.shutdown(tracker, reason))
                 break
-            except _Stopped:
+            except _Stopped:  # cut short: it may have had something to do yet
+                if is_end:
+                    self._not_ended()
                 return
             except Exception as error:
                 failed += 1
@@ -534,9 +559,9 @@ class ShardRun:
                 if not is_end or self._is_fenced:
                     return
                 if failed >= self._options.attempts:
-                    # It is not at its end, then: nobody may go on behind it.
+                    self.error = error
                     self._hub.reports[self.log] = f"shutdown: {type(error).__name__}: {error}"
-                    self._tell(lambda core, _: core.consumers[self.log].not_ended())
+                    self._not_ended()
                     return
             finally:
                 self.busy_since_s = None
@@ -549,3 +574,7 @@ class ShardRun:
                 at = self.position
                 if at is not None and (newest is None or newest.next_seq < at.next_seq):
                     tracker._say(at, b"", at_once=False, waiter=None)
+
+    def _not_ended(self) -> None:
+        """Nobody may go on behind it."""
+        self._tell(lambda core, _: core.consumers[self.log].not_ended())

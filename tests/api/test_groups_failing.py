@@ -92,6 +92,26 @@ async def test_a_poison_message_becomes_a_dead_letter_once(api: Api) -> None:
         assert await api.values("dead") == [POISON]
 
 
+async def test_a_dead_letter_of_a_stream_that_was_made_anew_is_another_one(api: Api) -> None:
+    """Its shards have the names and the seqs that those of the old one had. A message that is taken
+    for one that is there already would be gone."""
+
+    def refuse(batch: Any) -> None:
+        raise ValueError("I do not like it")
+
+    ways = {"on_error": "dead_letter", "dead_letters": "dead", "attempts": 1, "flush_ms": 0}
+    async with api.connect() as client:
+        for value in (b"old", b"new"):
+            stream = await client.create_stream(STREAM, shards=1)
+            async with stream.open_writer() as writer:
+                await writer.append(value, key=b"k")
+            async with work(client, refuse, **ways):
+                await kept_up_to(client, 1)
+            await client.group(GROUP, STREAM).remove()
+            await stream.remove()
+        assert await api.values("dead") == [b"old", b"new"]
+
+
 async def test_a_poison_message_stops_its_shard_alone(api: Api) -> None:
     """`stop`: the shard is kept by the worker and shown as failed; each worker that gets it tries
     it once."""
