@@ -431,18 +431,15 @@ class Heart:
                 lost = LeaseLost(f"shard {shard!r} is not ours any more")
                 self._settle(shard, None, lost)
                 if reason is StopReason.ENDED:
-                    self._spawn(self.holds.drop(shard))
+                    self.holds.drop_soon(shard)
+                elif reason is StopReason.LOST:
+                    self.holds.forget(shard)
                 else:
                     self.holds.let_go(shard)
             case WorkerEnded(is_lost=is_lost, why=why):
                 self._lost, self._core_why = is_lost, why
                 assert self._ending is not None
                 self._ending.set()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _settle(self, shard: str, kept: Checkpoint | None, error: Exception | None) -> None:
         """Whoever waits for a checkpoint up to this one is told; all of them, without one."""

@@ -173,8 +173,8 @@ class Group:
     ) -> tuple[Reset, ...]:
         """Put shards at "earliest", "latest", a seq, a MessageId, a Position or an aware datetime;
         what the program kept with the checkpoint is gone. A shard that somebody consumes is refused
-        unless by `force`, which fences that worker; one that is finished stays so. `dry_run` only
-        tells."""
+        unless by `force`, which fences that worker; one that is finished stays so. What fails when
+        some were put there already is told in the answer, not raised. `dry_run` only tells."""
         return self._run(self._inner.reset, to, shards=shards, force=force, dry_run=dry_run)
 
     def set_checkpoint(

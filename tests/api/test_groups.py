@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dlog
-from tests.api.adapter import Api
+from tests.api.adapter import AioApi, Api
 from tests.api.grouping import (
     GROUP,
     STREAM,
@@ -338,6 +338,69 @@ async def test_what_is_not_consumed_is_not_truncated(api: Api) -> None:
         assert (await client.admin.status(log)).head_seq == 10
         async with work(client, seen.process, flush_ms=0):
             await seen_all(seen, 20)
+
+
+async def test_a_reset_that_is_refused_lets_go_of_nothing(url: str) -> None:
+    """I19: a worker takes the shard while it is to be put ahead: what it did not consume stays
+    held. Once nobody has it, it is put ahead, and so is the hold."""
+    log = f"{STREAM}/0"
+    comers: list[Any] = []
+
+    def has_read_all(worker: Any) -> bool:
+        return [each.next_seq for each in worker.shards] == [10]
+
+    async with a_group(AioApi(url), shards=1, messages=10) as (client, _, _writer):
+        async with work(client, nothing, checkpoints="explicit") as worker:
+            await eventually(lambda: has_read_all(worker))
+        group = client.group(GROUP, STREAM)
+        place_of = group._place
+
+        async def while_somebody_comes(*args: Any) -> Any:
+            comers.append(await work(client, nothing, checkpoints="explicit"))
+            await eventually(lambda: has_read_all(comers[0]))
+            return await place_of(*args)
+
+        group._place = while_somebody_comes
+        (told,) = await group.reset("latest")
+        assert "consumed" in (told.refused or "")
+        assert [each.seq for each in await client.admin.holds(log)] == [0]
+        await comers[0].close()
+        group._place = place_of
+        (told,) = await group.reset("latest")
+        assert told.refused is None
+        assert [each.seq for each in await client.admin.holds(log)] == [10]
+
+
+@pytest.mark.parametrize("outcome", [dlog.Outcome.NOT_HAPPENED, dlog.Outcome.UNKNOWN])
+async def test_a_reset_that_fails_in_the_middle_says_which_are_moved(
+    url: str, outcome: dlog.Outcome
+) -> None:
+    """Nothing was moved yet: it raises. Else it tells of each shard."""
+    async with a_group(AioApi(url), shards=4) as (client, _, _writer):
+        async with work(client, nothing, flush_ms=0):
+            await kept_up_to(client, 200)
+        group = client.group(GROUP, STREAM)
+        hold = group._hold
+        fails_at = [f"{STREAM}/0"]
+
+        async def hold_or_fail(site: Any, log: str, at: Any) -> None:
+            if log in fails_at:
+                raise dlog.Unavailable("the store is away", outcome=outcome)
+            await hold(site, log, at)
+
+        group._hold = hold_or_fail
+        with pytest.raises(dlog.Unavailable):
+            await group.reset("earliest")
+        fails_at[0] = f"{STREAM}/2"
+        told = await group.reset("earliest")
+        assert [each.log for each in told] == [f"{STREAM}/{n}" for n in range(4)]
+        assert [each.refused for each in told[:2]] == [None, None]
+        is_unknown = outcome is dlog.Outcome.UNKNOWN
+        assert ("it may be there all the same" in told[2].refused) == is_unknown
+        assert told[2].refused.startswith("the store is away")
+        assert "not tried" in told[3].refused
+        moved = [seq == 0 for seq in (await checkpoints(client)).values()]
+        assert moved == [True, True, False, False]
 
 
 async def test_a_lost_shard_saves_nothing_more(api: Api) -> None:
