@@ -33,6 +33,8 @@ from dlog.groups.view import Move, WorkerId, WorkerView
 from dlog.groups.weights import is_worth_it, weights_of
 from dlog.ids import Position
 
+REPLACED = "another process goes by the same name"
+
 
 class WorkerCore:
     def __init__(
@@ -245,7 +247,7 @@ class WorkerCore:
         self.member.on_group(workers, now_s)
         self._effects += self.member.bury_namesakes()
         if self.member.is_replaced():
-            self.ask_leave(now_s, "another process goes by the same name")
+            self.ask_leave(now_s, REPLACED)
             return
         is_done = self.is_done or not shards  # where no log was made yet, a job has none
         if self.options.is_job and is_done and not self.consumers:

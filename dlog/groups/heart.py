@@ -21,13 +21,14 @@ from functools import partial
 from typing import Any
 
 from dlog.clock import ageing_s
-from dlog.drive import Stores
+from dlog.drive import Driver, Stores
 from dlog.effects import Effect, Procedure
-from dlog.errors import Broken, DlogError, LeaseLost
+from dlog.errors import Broken, ConfigError, DlogError, LeaseLost, NotFound
+from dlog.groups import presence
 from dlog.groups.asks import Ask, Order, Saved, ShardStopped, Weigh, WorkerEnded
-from dlog.groups.charter import Charter
+from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
-from dlog.groups.core import WorkerCore
+from dlog.groups.core import REPLACED, WorkerCore
 from dlog.groups.errands import Errands
 from dlog.groups.founding import found, shards_of
 from dlog.groups.holding import GroupHolds
@@ -187,10 +188,26 @@ class Heart:
                     return self._leave_why or self._core_why
                 if self._leave_why is not None:
                     return self._leave_why
+                if await self._is_replaced(me, driver, places):
+                    return REPLACED
                 logger.warning("worker %s of group %r comes again", me, self.group)
         finally:
             await self.holds.close()
             await driver.close()
+
+    async def _is_replaced(self, me: WorkerId, driver: Driver, places: GroupPlaces) -> bool:
+        """While we were taken for dead, another process came by our name: it is the younger one,
+        and we would look like it if we came again."""
+        while self._leave_why is None:
+            try:
+                there = await driver.run(presence.read_workers(places, me))
+                return any(each.name == self.name and each != me for each in there)
+            except DlogError as error:
+                logger.info(
+                    "worker %s of group %r cannot come again yet: %s", me, self.group, error
+                )
+            await asyncio.sleep(self.options.group_options().retry_s)
+        return False
 
     async def _live(
         self,
@@ -204,7 +221,18 @@ class Heart:
         leases = lease_store(charter.leases, places, stores)
 
         def read_shards() -> Procedure[list[GroupShard]]:
-            return shards_of(places, stores, charter, self.numbers)
+            try:
+                yield from check_charter(places, charter)
+                shards: list[GroupShard] = yield from shards_of(
+                    places, stores, charter, self.numbers
+                )
+                return shards
+            except (NotFound, ConfigError) as error:
+                # Where the group, or the stream, was removed behind our back there is nothing to
+                # agree on: others may do it in another way by now.
+                logger.error("worker %s of group %r leaves: %s", me, self.group, error)
+                self.leave(error.message)
+                raise
 
         errands = Errands(me, leases, read_shards, self.numbers)
         scales = Scales(stores, driver, leases, charter, self.numbers)
