@@ -12,7 +12,7 @@ import hashlib
 import logging
 
 from dlog.chance import Chance, backoff_s
-from dlog.errors import AlreadyExists, DlogError, Retry
+from dlog.errors import AlreadyExists, Corrupt, DlogError, FormatError, Retry
 from dlog.groups.lease_driver import Logs
 from dlog.reader.message import Message
 
@@ -33,9 +33,17 @@ class DeadLetters:
         self._chance = chance
 
     async def put(
-        self, shard: str, uid: str, message: Message, error: BaseException, tries: int
+        self,
+        shard: str,
+        uid: str,
+        message: Message,
+        error: BaseException,
+        tries: int,
+        *,
+        is_entry: bool = False,
     ) -> None:
-        """Once this returns, it is durable. `uid`: of the shard's log."""
+        """Once this returns, it is durable. `uid`: of the shard's log. `is_entry`: it stands for an
+        entry, whose messages have no numbers that anybody knows."""
         told = {
             "group": self._group,
             "stream": self._stream,
@@ -50,6 +58,8 @@ class DeadLetters:
             *((f"{PREFIX}{name}", value.encode()) for name, value in told.items()),
         ]
         producer: tuple[int, int] | None = producer_of(self._group, uid), message.seq
+        if is_entry:
+            producer = producer_of(self._group, f"{uid}\0{message.id}"), 0
         for attempt in range(TRIES):
             try:
                 async with self._logs.open_writer(self.name) as log:
@@ -67,6 +77,14 @@ class DeadLetters:
                     raise
                 logger.info("log %r: a dead letter is tried again: %s", self.name, refused)
             await asyncio.sleep(backoff_s(attempt, self._chance, base_s=0.05, limit_s=5.0))
+
+
+def letter_for(error: Corrupt | FormatError, seq: int) -> Message | None:
+    """What stands for an entry that cannot be decoded: where it is. None where the error is about
+    something else."""
+    if error.ledger_id is None or error.entry_id is None:
+        return None
+    return Message(error.ledger_id, error.entry_id, 0, seq, None, None, (), 0, None, 0)
 
 
 def producer_of(group: str, log_uid: str) -> int:
