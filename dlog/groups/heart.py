@@ -23,12 +23,12 @@ from typing import Any
 from dlog.clock import ageing_s
 from dlog.drive import Driver, Stores
 from dlog.effects import Effect, Procedure
-from dlog.errors import Broken, ConfigError, DlogError, LeaseLost, NotFound
+from dlog.errors import Broken, ConfigError, DlogError, LeaseLost, NotFound, Retry
 from dlog.groups import presence
 from dlog.groups.asks import Ask, Order, Saved, ShardStopped, Weigh, WorkerEnded
 from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
-from dlog.groups.core import REPLACED, WorkerCore
+from dlog.groups.core import WorkerCore
 from dlog.groups.errands import Errands
 from dlog.groups.founding import found, shards_of
 from dlog.groups.holding import GroupHolds
@@ -37,6 +37,7 @@ from dlog.groups.lags import Scales
 from dlog.groups.lease_driver import LeaseDriver, Logs
 from dlog.groups.leases import Checkpoint
 from dlog.groups.log_leases import LogLeases
+from dlog.groups.membership import REPLACED
 from dlog.groups.meta_leases import MetaLeases
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
@@ -370,6 +371,18 @@ class Heart:
             with self._lock:
                 self._core.member.waits = waits
 
+    def resume(self, log: str | None) -> tuple[str, ...]:
+        """Which of the shards that failed are given back; all of them without a name."""
+        core = self._core
+        if core is None:
+            return ()
+        with self._lock:
+            resumed = [each for each in core.halted if log in (None, each)]
+            for shard in resumed:
+                core.resume(shard, self._now_s())
+        self.poke()
+        return tuple(resumed)
+
     def leave(self, why: str = "closed") -> None:
         self._leave_why = self._leave_why or why
         self.tell(lambda core, now_s: core.ask_leave(now_s, why))
@@ -439,7 +452,10 @@ class Heart:
             answer = await self._run(ask)
         except DlogError as refused:
             error = refused
-            logger.debug("group %r: %s: %s", self.group, type(ask).__name__, refused)
+            # It is tried again for as long as it takes, so what no try heals has to be told.
+            is_odd = refused.retry is Retry.NEVER
+            level = logging.WARNING if is_odd else logging.DEBUG
+            logger.log(level, "group %r: %s: %s", self.group, type(ask).__name__, refused)
         except Exception as bug:
             logger.exception("group %r: %s", self.group, ask)
             error = Broken(f"{type(bug).__name__}: {bug}")

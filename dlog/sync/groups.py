@@ -71,6 +71,12 @@ class Worker:
         with this worker until it is closed, or until they are moved to another one."""
         return self._inner.failed
 
+    def resume(self, log: str | None = None) -> tuple[str, ...]:
+        """Give shards in `failed` back to the group (this one, or all of them), so that whichever
+        worker gets each tries it again, from its checkpoint on: which ones. `ConfigError` if the
+        one that is named did not fail here."""
+        return self._portal.run(self._inner.resume(log))
+
     def why(self) -> Reason | None:
         """What it waits for, or what does not get on; None while all is well."""
         return self._portal.ask(self._inner.why)

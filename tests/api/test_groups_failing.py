@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog.groups import asks
 from dlog.metrics import Metrics
-from tests.api.adapter import Api, SyncApi
+from tests.api.adapter import AioApi, Api, SyncApi
 from tests.api.grouping import (
     GROUP,
     STREAM,
@@ -137,6 +138,37 @@ async def test_a_poison_message_stops_its_shard_alone(api: Api) -> None:
             await seen_all(seen, 400)
 
 
+async def test_what_stopped_goes_on_when_it_is_resumed(api: Api) -> None:
+    """By the worker itself, all or one; or from outside, behind the message or at it."""
+    seen = Poisoned()
+    async with a_group(api, shards=1, messages=0) as (client, _, writer):
+        await send(writer, 100)
+        log = f"{STREAM}/0"
+        async with work(client, seen.process, on_error="stop") as worker:
+            await eventually(lambda: worker.failed)
+            with pytest.raises(dlog.ConfigError):
+                await worker.resume(f"{STREAM}/1")
+            assert await worker.resume(log) == (log,)
+            await eventually(lambda: seen.refused == 2 and worker.failed)
+            seen.is_cured = True
+            assert await worker.resume() == (log,)
+            await seen_all(seen, 100)
+            assert worker.failed == {}
+            assert await worker.resume() == ()
+
+
+async def test_what_stopped_goes_on_when_it_is_put_behind_it(api: Api) -> None:
+    seen = Poisoned()
+    async with a_group(api, shards=1, messages=0) as (client, _, writer):
+        await send(writer, 100)
+        async with work(client, seen.process, on_error="stop") as worker:
+            await eventually(lambda: worker.failed)
+            await client.group(GROUP, STREAM).set_checkpoint(0, int(POISON) + 1, force=True)
+            await seen_all(seen, 100 - 1 - int(POISON))
+            await eventually(lambda: not worker.failed)
+        assert POISON not in seen.values
+
+
 async def test_a_job_whose_program_fails_says_so(api: Api) -> None:
     seen = Poisoned()
     async with a_group(api) as (client, _, _writer):
@@ -167,6 +199,24 @@ async def test_a_shutdown_that_fails_finishes_nothing(api: Api) -> None:
             assert set(seen.by_shard) == {f"{STREAM}/0"}
         async with work(client, seen.process):
             await seen_all(seen, 210)
+
+
+async def test_what_no_try_heals_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint is tried again for as long as it takes: also one that nobody may write."""
+    async with a_group(AioApi(url), shards=1) as (client, _, _writer):
+        async with work(client, Seen().process, flush_ms=0) as worker:
+            await eventually(lambda: worker.shards)
+            heart = worker._heart
+            run = heart._run
+
+            async def refused(ask: Any) -> Any:
+                if isinstance(ask, asks.Save):
+                    raise dlog.AuthError("you may not write there")
+                return await run(ask)
+
+            heart._run = refused
+            await eventually(lambda: "Save: you may not write there" in caplog.text)
+            heart._run = run
 
 
 class Counting(Metrics):
