@@ -21,12 +21,11 @@ from tests.api.grouping import (
     logs_of,
     seen_all,
     send,
-    until,
     why,
     work,
 )
 from tests.api.test_drop import said_when_dropped
-from tests.api.waiting import eventually
+from tests.api.waiting import eventually, until
 
 
 def nothing(batch: Any) -> None:
