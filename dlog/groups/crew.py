@@ -37,6 +37,7 @@ class Crew:
         self.runs: dict[str, ShardRun] = {}
         self.failure: BaseException | None = None  # that ended a job
         self.hub: Hub | None = None
+        self._is_dropped = False
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._heard_s = clock.monotonic_s()
@@ -53,6 +54,8 @@ class Crew:
     # --- on the user's
 
     def _obey(self, orders: list[Order]) -> None:
+        if self._is_dropped:
+            return  # they were on their way
         hub = self.hub
         assert hub is not None
         for order in orders:
@@ -83,6 +86,7 @@ class Crew:
             run.cut_short()
 
     def drop(self) -> None:
+        self._is_dropped = True
         for run in self.runs.values():
             run.task.cancel()
 
