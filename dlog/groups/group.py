@@ -253,9 +253,13 @@ class Group:
         if lease.consumer is not None and not force:
             return Reset(log, before, None, f"shard {log!r} is consumed by {lease.consumer}")
         try:
-            place = await self._place(site.stores, log, to)
-        except NotFound:
-            return Reset(log, before, None, f"the log {log!r} is not made yet")
+            place, tail_seq = await self._place(site.stores, log, to)
+        except NotFound as error:
+            is_made = error.ledger_id is not None  # and has no such message
+            told = error.message if is_made else f"the log {log!r} is not made yet"
+            return Reset(log, before, None, told)
+        if place.next_seq > tail_seq:  # what comes would be passed over
+            return Reset(log, before, None, f"shard {log!r} ends at seq {tail_seq} so far")
         checkpoint = Checkpoint(place, app)  # refuses what is too large, before anything changes
         if dry_run:
             return Reset(log, before, place, None)
@@ -280,11 +284,14 @@ class Group:
                 logger.warning("%s sees later that it lost %r: %s", lease.consumer, log, error)
         return Reset(log, before, place, None)
 
-    async def _place(self, stores: Stores, log: str, to: Start) -> Position:
+    async def _place(self, stores: Stores, log: str, to: Start) -> tuple[Position, int]:
+        """And the seq of the tail."""
         reader = Reader(stores, log, ReaderOptions())
         try:
             await reader.seek(to)
-            return reader.position
+            tail_seq = reader._feed.core.end_seq
+            assert tail_seq is not None  # of a reader that does not follow
+            return reader.position, tail_seq
         finally:
             await reader.close()
 

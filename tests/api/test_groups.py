@@ -341,6 +341,25 @@ async def test_what_is_not_consumed_is_not_truncated(api: Api) -> None:
             await seen_all(seen, 20)
 
 
+async def test_a_group_is_put_where_its_log_is(api: Api) -> None:
+    """Ahead of all that was written it would pass over what comes, and nobody would be told."""
+    async with a_group(api, shards=1, messages=10) as (client, _, writer):
+        async with work(client, nothing, flush_ms=0):
+            await kept_up_to(client, 10)
+        group = client.group(GROUP, STREAM)
+        for place in (11, 999):
+            (told,) = await group.reset(place)
+            assert "ends at seq 10" in told.refused
+            with pytest.raises(dlog.Conflict, match="ends at seq 10"):
+                await group.set_checkpoint(0, place)
+        (told,) = await group.reset(dlog.MessageId(0, 99, 0))
+        assert "has no message 0:99:0" in told.refused
+        assert await checkpoints(client) == {f"{STREAM}/0": 10}
+        (told,) = await group.reset(10)
+        assert told.refused is None
+        assert [each.seq for each in await client.admin.holds(f"{STREAM}/0")] == [10]
+
+
 async def test_a_reset_that_is_refused_lets_go_of_nothing(url: str) -> None:
     """I19: a worker takes the shard while it is to be put ahead: what it did not consume stays
     held. Once nobody has it, it is put ahead, and so is the hold."""
