@@ -28,9 +28,7 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.Unsupported, USAGE),
 )
 
-GROUPS_ADVICE = (
-    "`dlog group ls` lists the groups there are, `dlog group describe` the shards and workers of one"
-)
+GROUPS_ADVICE = "`dlog group ls` lists the groups there are, `dlog group describe` what one has"
 
 ADVICE: dict[type[Exception], str] = {
     errors.NotFound: "`dlog ls` lists the logs there are",

@@ -149,9 +149,9 @@ class Worker:
         return self._crew.why(self._options.stall_after_ms / 1000)
 
     async def wait(self, timeout: float | None = None) -> str | None:
-        """Until it ends by itself (a bounded job is done, or another process goes by its name) or
-        is closed: why. None when the time is over before. Of a bounded job whose shard failed,
-        raises what it failed with."""
+        """Until it ends by itself (a bounded job is done, its group or stream was removed, another
+        process goes by its name) or is closed: why. None when the time is over before. Of a bounded
+        job whose shard failed, raises what it failed with."""
         self._check()
         ended = asyncio.wrap_future(self._heart.ended)
         try:

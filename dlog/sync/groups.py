@@ -82,9 +82,9 @@ class Worker:
         return self._portal.ask(self._inner.why)
 
     def wait(self, timeout: float | None = None) -> str | None:
-        """Until it ends by itself (a bounded job is done, or another process goes by its name) or
-        is closed: why. None when the time is over before. Of a bounded job whose shard failed,
-        raises what it failed with."""
+        """Until it ends by itself (a bounded job is done, its group or stream was removed, another
+        process goes by its name) or is closed: why. None when the time is over before. Of a bounded
+        job whose shard failed, raises what it failed with."""
         return self._portal.run(self._inner.wait(timeout))
 
     # --- life

@@ -343,7 +343,7 @@ async def test_what_is_not_consumed_is_not_truncated(api: Api) -> None:
 
 async def test_a_group_is_put_where_its_log_is(api: Api) -> None:
     """Ahead of all that was written it would pass over what comes, and nobody would be told."""
-    async with a_group(api, shards=1, messages=10) as (client, _, writer):
+    async with a_group(api, shards=1, messages=10) as (client, _, _writer):
         async with work(client, nothing, flush_ms=0):
             await kept_up_to(client, 10)
         group = client.group(GROUP, STREAM)
