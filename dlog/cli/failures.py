@@ -28,6 +28,8 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.Unsupported, USAGE),
 )
 
+GROUPS_ADVICE = "`dlog group ls` lists the groups there are, `dlog group describe` what one has"
+
 ADVICE: dict[type[Exception], str] = {
     errors.NotFound: "`dlog ls` lists the logs there are",
     errors.Moved: "`--url` or DLOG_URL says where logs are",
@@ -68,8 +70,9 @@ EXPECTED = (
 )
 
 
-def report(error: BaseException, *, debug: bool) -> int:
-    """Say it on standard error; the exit code."""
+def report(error: BaseException, *, debug: bool, lists: str | None = None) -> int:
+    """Say it on standard error; the exit code. `lists`: how to see what there is, where the command
+    is about something else than logs."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if debug:
@@ -81,7 +84,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    say(describe(error))
+    say(describe(error, lists))
     return code_of(error)
 
 
@@ -95,7 +98,7 @@ def report_fault(
         say(f"{kind.__name__}: {error} (a fault of dlog itself; --debug shows where)")
 
 
-def describe(error: BaseException) -> str:
+def describe(error: BaseException, lists: str | None = None) -> str:
     """One line: what happened, whether it may have happened, what to do."""
     if isinstance(error, Told):
         return str(error)
@@ -103,6 +106,8 @@ def describe(error: BaseException) -> str:
         told = error.message
         if errors.unknown(error):
             told += "; what was under way may or may not have happened"
+        if lists is not None and isinstance(error, errors.NotFound):
+            return f"{told} ({lists})"
         advice = next((text for kind, text in ADVICE.items() if isinstance(error, kind)), None)
         return told if advice is None else f"{told} ({advice})"
     if isinstance(error, OSError) and error.strerror:

@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _let_go_of_stdout()
         return failures.OK
     except failures.EXPECTED as error:
-        code = failures.report(error, debug=settings.debug)
+        code = failures.report(error, debug=settings.debug, lists=settings.lists)
         try:
             sys.stdout.flush()
         except OSError:  # the very thing that was reported, or nobody reads any more

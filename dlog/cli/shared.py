@@ -22,6 +22,8 @@ class Settings:
     url: str | None = None
     debug: bool = False
     verbosity: int = 0
+    lists: str | None = None
+    """What to do about something that is not there, where that is no log."""
 
     def connect(self, *, quiet: bool = False) -> Client:
         """A client for the URL. Use it in a `with`. `quiet`: the command says itself

@@ -62,7 +62,10 @@ class Charter:
                     f"group {group!r} was made with {name}={ours!r}, not {theirs!r}: workers of "
                     "one group agree on that"
                 )
-        if self.stream_uid != wanted.stream_uid:
+        self.check_stream(wanted.stream_uid, group)
+
+    def check_stream(self, uid: str, group: str) -> None:
+        if self.stream_uid != uid:
             raise ConfigError(
                 f"group {group!r} was made for another stream of this name, which was removed: "
                 "remove the group first"
@@ -117,6 +120,12 @@ def read_charter(places: GroupPlaces) -> Procedure[Charter]:
     except NotFound:
         raise NotFound(f"stream {places.stream!r} has no group {places.group!r}") from None
     return Charter.from_bytes(value, where=places.charter)
+
+
+def check_charter(places: GroupPlaces, ours: Charter) -> Procedure[None]:
+    """It is still what we agreed on, and not that of a group which was removed and made anew."""
+    if (yield from read_charter(places)) != ours:
+        raise ConfigError(f"group {places.group!r} was removed and made anew")
 
 
 def agree(places: GroupPlaces, wanted: Charter) -> Procedure[Charter]:

@@ -81,6 +81,12 @@ class ShardConsumer:
     def start(self) -> Checkpoint | None:
         return self.held.lease.checkpoint
 
+    @property
+    def takes_checkpoints(self) -> bool:
+        """Not while it is released, with the last one: a later one might be told as kept when an
+        earlier try, whose answer was lost, had released it without."""
+        return not self.is_fenced and self.step is not StopStep.RELEASING
+
     def due_s(self) -> float:
         """When there is something to write."""
         if self.step in (StopStep.FLUSHING, StopStep.RELEASING):

@@ -22,7 +22,7 @@ from dlog.groups import asks
 from dlog.groups.agenda import Agenda
 from dlog.groups.consumer import ShardConsumer, ShardState, StopReason, StopStep
 from dlog.groups.leases import Checkpoint, Lease
-from dlog.groups.membership import GroupOptions, Membership, Phase
+from dlog.groups.membership import REPLACED, GroupOptions, Membership, Phase
 from dlog.groups.outlook import Outlook, gates, look_out
 from dlog.groups.plan import moves_of, plan
 from dlog.groups.presence import Rung
@@ -87,11 +87,6 @@ class WorkerCore:
     def _owns(self, consumer: ShardConsumer, epoch: int, now_s: float) -> bool:
         return consumer.epoch == epoch and not consumer.is_fenced and now_s < self.member.deadline_s
 
-    @property
-    def is_done(self) -> bool:
-        """Every shard of the stream is at its end."""
-        return self.graph.is_done
-
     def wakes_at_s(self, now_s: float) -> float:
         """When `on_time` has something to do."""
         if self.has_ended:
@@ -145,7 +140,7 @@ class WorkerCore:
     ) -> None:
         """By the program, also while it is being stopped."""
         consumer = self.consumers.get(shard)
-        if consumer is None or consumer.epoch != epoch or consumer.is_fenced:
+        if consumer is None or consumer.epoch != epoch or not consumer.takes_checkpoints:
             raise LeaseLost(f"shard {shard!r} is not ours any more", epoch=epoch)
         consumer.tracker.checkpoint(checkpoint, at_once=at_once)
         if at_once:
@@ -171,6 +166,12 @@ class WorkerCore:
 
     def on_shut_down(self, shard: str, now_s: float) -> None:
         self.consumers[shard].shut_down()
+        self._step(now_s)
+
+    def resume(self, shard: str, now_s: float) -> None:
+        """What failed here goes back to the group: whoever gets it tries it again."""
+        if shard in self.halted:
+            self.returning[shard] = self.halted.pop(shard)
         self._step(now_s)
 
     def ask_leave(self, now_s: float, why: str = "closed") -> None:
@@ -245,9 +246,10 @@ class WorkerCore:
         self.member.on_group(workers, now_s)
         self._effects += self.member.bury_namesakes()
         if self.member.is_replaced():
-            self.ask_leave(now_s, "another process goes by the same name")
+            self.ask_leave(now_s, REPLACED)
             return
-        if self.options.is_job and self.is_done and not self.consumers:
+        is_done = self.graph.is_done or not shards  # where no log was made yet, a job has none
+        if self.options.is_job and is_done and not self.consumers:
             self.ask_leave(now_s, "all shards are done")
             return
         self._plan(now_s)

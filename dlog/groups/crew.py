@@ -37,6 +37,7 @@ class Crew:
         self.runs: dict[str, ShardRun] = {}
         self.failure: BaseException | None = None  # that ended a job
         self.hub: Hub | None = None
+        self._is_dropped = False
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._heard_s = clock.monotonic_s()
@@ -53,6 +54,8 @@ class Crew:
     # --- on the user's
 
     def _obey(self, orders: list[Order]) -> None:
+        if self._is_dropped:
+            return  # they were on their way
         hub = self.hub
         assert hub is not None
         for order in orders:
@@ -83,6 +86,7 @@ class Crew:
             run.cut_short()
 
     def drop(self) -> None:
+        self._is_dropped = True
         for run in self.runs.values():
             run.task.cancel()
 
@@ -156,14 +160,15 @@ class Crew:
         hub = self.hub
         assert hub is not None
         waits = list(self.waits(after_s if after_s > 0 else math.inf).values())
-        for log, told in sorted(hub.reports.items()):
+        facts = hub.heart.facts()
+        for log in sorted(facts.failed):
+            told = hub.reports.get(log, "")
             waits.append(Wait(ReasonCode.PROCESSING_FAILED, f"shard {log!r} stopped: {told}"))
         for log, run in sorted(self.runs.items()):
             if run.failures:
                 error = f"{type(run.error).__name__}: {run.error}"
                 sentence = f"shard {log!r} failed {run.failures} times: {error}"
                 waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
-        facts = hub.heart.facts()
         if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:
             sentence = f"no renewal was confirmed for {time_text(facts.quiet_s)}"
             waits.append(Wait(ReasonCode.METADATA_AWAY, sentence))

@@ -12,7 +12,7 @@ import hashlib
 import logging
 
 from dlog.chance import Chance, backoff_s
-from dlog.errors import AlreadyExists, DlogError, Retry
+from dlog.errors import AlreadyExists, Corrupt, DlogError, FormatError, Retry
 from dlog.groups.lease_driver import Logs
 from dlog.reader.message import Message
 
@@ -32,8 +32,18 @@ class DeadLetters:
         self._group, self._stream = group, stream
         self._chance = chance
 
-    async def put(self, shard: str, message: Message, error: BaseException, tries: int) -> None:
-        """Once this returns, it is durable."""
+    async def put(
+        self,
+        shard: str,
+        uid: str,
+        message: Message,
+        error: BaseException,
+        tries: int,
+        *,
+        is_entry: bool = False,
+    ) -> None:
+        """Once this returns, it is durable. `uid`: of the shard's log. `is_entry`: it stands for an
+        entry, whose messages have no numbers that anybody knows."""
         told = {
             "group": self._group,
             "stream": self._stream,
@@ -47,7 +57,9 @@ class DeadLetters:
             *message.headers,
             *((f"{PREFIX}{name}", value.encode()) for name, value in told.items()),
         ]
-        producer: tuple[int, int] | None = producer_of(self._group, shard), message.seq
+        producer: tuple[int, int] | None = producer_of(self._group, uid), message.seq
+        if is_entry:
+            producer = producer_of(self._group, f"{uid}\0{message.id}"), 0
         for attempt in range(TRIES):
             try:
                 async with self._logs.open_writer(self.name) as log:
@@ -67,6 +79,15 @@ class DeadLetters:
             await asyncio.sleep(backoff_s(attempt, self._chance, base_s=0.05, limit_s=5.0))
 
 
-def producer_of(group: str, shard: str) -> int:
-    name = f"{group}\0{shard}".encode()
+def letter_for(error: Corrupt | FormatError, seq: int) -> Message | None:
+    """What stands for an entry that cannot be decoded: where it is. None where the error is about
+    something else."""
+    if error.ledger_id is None or error.entry_id is None:
+        return None
+    return Message(error.ledger_id, error.entry_id, 0, seq, None, None, (), 0, None, 0)
+
+
+def producer_of(group: str, log_uid: str) -> int:
+    """By the log, not by its name: a stream that was made anew has other messages at its seqs."""
+    name = f"{group}\0{log_uid}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2

@@ -56,7 +56,8 @@ def shards_of(
     meta: StreamMeta = (yield from read_stream(site)).meta
     listed = [shard for shard in meta.shards if charter.end is None or shard.number in charter.end]
     logs = {shard.number: shard.log for shard in listed}
-    if numbers is not None:
+    if numbers is not None:  # of somebody who consumes them
+        charter.check_stream(meta.uid, places.group)
         numbers.update((log, number) for number, log in logs.items())
     weights: dict[int, int] = {}
     if charter.weigh != COUNT:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dlog.drive import Stores
 from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
-from dlog.errors import ConfigError, Conflict, DlogError, NotFound
+from dlog.errors import ConfigError, Conflict, DlogError, NotFound, unknown
 from dlog.groups import presence
 from dlog.groups.charter import Charter, read_charter
 from dlog.groups.founding import shards_of
@@ -206,8 +206,8 @@ class Group:
     ) -> tuple[Reset, ...]:
         """Put shards at "earliest", "latest", a seq, a MessageId, a Position or an aware datetime;
         what the program kept with the checkpoint is gone. A shard that somebody consumes is refused
-        unless by `force`, which fences that worker; one that is finished stays so. `dry_run` only
-        tells."""
+        unless by `force`, which fences that worker; one that is finished stays so. What fails when
+        some were put there already is told in the answer, not raised. `dry_run` only tells."""
         check_start(to, "to")
         site = await self._site()
         meta = await site.stream()
@@ -215,9 +215,22 @@ class Group:
         chosen = [s for s in meta.shards if s.log in listed]
         if shards is not None:
             chosen = [meta.shard(number) for number in shards]
-        return tuple(
-            [await self._reset(site, s.log, to, b"", force=force, dry_run=dry_run) for s in chosen]
-        )
+        told: list[Reset] = []
+        for shard in chosen:
+            try:
+                told.append(
+                    await self._reset(site, shard.log, to, b"", force=force, dry_run=dry_run)
+                )
+            except DlogError as error:
+                if dry_run or all(each.refused is not None for each in told):
+                    raise
+                # Some are elsewhere by now: whoever asked has to know which.
+                told.append(Reset(shard.log, None, None, _not_known(error)))
+                rest = chosen[len(told) :]
+                why = f"not tried: shard {shard.log!r} failed before it"
+                told += [Reset(each.log, None, None, why) for each in rest]
+                break
+        return tuple(told)
 
     async def set_checkpoint(
         self, shard: int, to: Start, *, app: bytes = b"", force: bool = False
@@ -240,18 +253,29 @@ class Group:
         if lease.consumer is not None and not force:
             return Reset(log, before, None, f"shard {log!r} is consumed by {lease.consumer}")
         try:
-            place = await self._place(site.stores, log, to)
-        except NotFound:
-            return Reset(log, before, None, f"the log {log!r} is not made yet")
+            place, tail_seq = await self._place(site.stores, log, to)
+        except NotFound as error:
+            is_made = error.ledger_id is not None  # and has no such message
+            told = error.message if is_made else f"the log {log!r} is not made yet"
+            return Reset(log, before, None, told)
+        if place.next_seq > tail_seq:  # what comes would be passed over
+            return Reset(log, before, None, f"shard {log!r} ends at seq {tail_seq} so far")
         checkpoint = Checkpoint(place, app)  # refuses what is too large, before anything changes
         if dry_run:
             return Reset(log, before, place, None)
-        # Held first, or what the group is put back to could be truncated before anybody is there.
-        await self._hold(site, log, place)
+        if before is None or checkpoint.is_before(before):
+            # Held first, or what it is put back to could be truncated before anybody is there. What
+            # goes ahead is let go behind the change, which may be refused.
+            await self._hold(site, log, place)
         try:
             await site.driver.run(site.store.reset(log, checkpoint, forced=force))
         except Conflict as refused:
             return Reset(log, before, None, refused.message)
+        try:
+            # Once more: whoever was fenced may have moved it, for a checkpoint of before.
+            await self._hold(site, log, place)
+        except DlogError as error:
+            logger.warning("log %r: its hold is not moved: %s", log, error)
         if lease.consumer is not None:
             # One that has nothing to save would not see that it was fenced.
             try:
@@ -260,11 +284,14 @@ class Group:
                 logger.warning("%s sees later that it lost %r: %s", lease.consumer, log, error)
         return Reset(log, before, place, None)
 
-    async def _place(self, stores: Stores, log: str, to: Start) -> Position:
+    async def _place(self, stores: Stores, log: str, to: Start) -> tuple[Position, int]:
+        """And the seq of the tail."""
         reader = Reader(stores, log, ReaderOptions())
         try:
             await reader.seek(to)
-            return reader.position
+            tail_seq = reader._feed.core.end_seq
+            assert tail_seq is not None  # of a reader that does not follow
+            return reader.position, tail_seq
         finally:
             await reader.close()
 
@@ -323,6 +350,10 @@ class _Site:
         site = Site(name, layout.stream(name), self.stores.chance)
         meta: StreamMeta = (await self.driver.run(read_stream(site))).meta
         return meta
+
+
+def _not_known(error: DlogError) -> str:
+    return f"{error.message}; it may be there all the same" if unknown(error) else error.message
 
 
 def _state_of(lease: Lease, graph: ShardGraph) -> str:

@@ -21,11 +21,12 @@ from functools import partial
 from typing import Any
 
 from dlog.clock import ageing_s
-from dlog.drive import Stores
+from dlog.drive import Driver, Stores
 from dlog.effects import Effect, Procedure
-from dlog.errors import Broken, DlogError, LeaseLost
+from dlog.errors import Broken, ConfigError, DlogError, LeaseLost, NotFound, Retry
+from dlog.groups import presence
 from dlog.groups.asks import Ask, Order, Saved, ShardStopped, Weigh, WorkerEnded
-from dlog.groups.charter import Charter
+from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
 from dlog.groups.errands import Errands
@@ -36,6 +37,7 @@ from dlog.groups.lags import Scales
 from dlog.groups.lease_driver import LeaseDriver, Logs
 from dlog.groups.leases import Checkpoint
 from dlog.groups.log_leases import LogLeases
+from dlog.groups.membership import REPLACED
 from dlog.groups.meta_leases import MetaLeases
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
@@ -187,10 +189,26 @@ class Heart:
                     return self._leave_why or self._core_why
                 if self._leave_why is not None:
                     return self._leave_why
+                if await self._is_replaced(me, driver, places):
+                    return REPLACED
                 logger.warning("worker %s of group %r comes again", me, self.group)
         finally:
             await self.holds.close()
             await driver.close()
+
+    async def _is_replaced(self, me: WorkerId, driver: Driver, places: GroupPlaces) -> bool:
+        """While we were taken for dead, another process came by our name: it is the younger one,
+        and we would look like it if we came again."""
+        while self._leave_why is None:
+            try:
+                there = await driver.run(presence.read_workers(places, me))
+                return any(each.name == self.name and each != me for each in there)
+            except DlogError as error:
+                logger.info(
+                    "worker %s of group %r cannot come again yet: %s", me, self.group, error
+                )
+            await asyncio.sleep(self.options.group_options().retry_s)
+        return False
 
     async def _live(
         self,
@@ -204,7 +222,18 @@ class Heart:
         leases = lease_store(charter.leases, places, stores)
 
         def read_shards() -> Procedure[list[GroupShard]]:
-            return shards_of(places, stores, charter, self.numbers)
+            try:
+                yield from check_charter(places, charter)
+                shards: list[GroupShard] = yield from shards_of(
+                    places, stores, charter, self.numbers
+                )
+                return shards
+            except (NotFound, ConfigError) as error:
+                # Where the group, or the stream, was removed behind our back there is nothing to
+                # agree on: others may do it in another way by now.
+                logger.error("worker %s of group %r leaves: %s", me, self.group, error)
+                self.leave(error.message)
+                raise
 
         errands = Errands(me, leases, read_shards, self.numbers)
         scales = Scales(stores, driver, leases, charter, self.numbers)
@@ -259,6 +288,15 @@ class Heart:
             return False
         with self._lock:
             return core.still_owner(shard, epoch, self._now_s())
+
+    def has_lost(self, shard: str, epoch: int) -> bool:
+        """For certain: what it would save is refused, or nobody would save it any more."""
+        core = self._core
+        if core is None:
+            return True
+        with self._lock:
+            consumer = core.consumers.get(shard)
+            return consumer is None or consumer.epoch != epoch or consumer.is_fenced
 
     def delivered(self, shard: str, epoch: int, position: Position) -> None:
         core = self._core
@@ -333,6 +371,18 @@ class Heart:
             with self._lock:
                 self._core.member.waits = waits
 
+    def resume(self, log: str | None) -> tuple[str, ...]:
+        """Which of the shards that failed are given back; all of them without a name."""
+        core = self._core
+        if core is None:
+            return ()
+        with self._lock:
+            resumed = [each for each in core.halted if log in (None, each)]
+            for shard in resumed:
+                core.resume(shard, self._now_s())
+        self.poke()
+        return tuple(resumed)
+
     def leave(self, why: str = "closed") -> None:
         self._leave_why = self._leave_why or why
         self.tell(lambda core, now_s: core.ask_leave(now_s, why))
@@ -402,7 +452,10 @@ class Heart:
             answer = await self._run(ask)
         except DlogError as refused:
             error = refused
-            logger.debug("group %r: %s: %s", self.group, type(ask).__name__, refused)
+            # It is tried again for as long as it takes, so what no try heals has to be told.
+            is_odd = refused.retry is Retry.NEVER
+            level = logging.WARNING if is_odd else logging.DEBUG
+            logger.log(level, "group %r: %s: %s", self.group, type(ask).__name__, refused)
         except Exception as bug:
             logger.exception("group %r: %s", self.group, ask)
             error = Broken(f"{type(bug).__name__}: {bug}")
@@ -422,18 +475,15 @@ class Heart:
                 lost = LeaseLost(f"shard {shard!r} is not ours any more")
                 self._settle(shard, None, lost)
                 if reason is StopReason.ENDED:
-                    self._spawn(self.holds.drop(shard))
+                    self.holds.drop_soon(shard)
+                elif reason is StopReason.LOST:
+                    self.holds.forget(shard)
                 else:
                     self.holds.let_go(shard)
             case WorkerEnded(is_lost=is_lost, why=why):
                 self._lost, self._core_why = is_lost, why
                 assert self._ending is not None
                 self._ending.set()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _settle(self, shard: str, kept: Checkpoint | None, error: Exception | None) -> None:
         """Whoever waits for a checkpoint up to this one is told; all of them, without one."""

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 
 from dlog.admin.admin import Admin
-from dlog.errors import ConfigError, DlogError, NotFound, Truncated
+from dlog.errors import ConfigError, DlogError, NotFound, Retry, Truncated
 from dlog.groups.places import GroupPlaces
 from dlog.ids import Position
 from dlog.reader.places import Start
@@ -43,6 +43,7 @@ class GroupHolds:
         self._who = who
         self._every_s = every_s
         self._kept: dict[str, _Kept] = {}
+        self._drops: set[asyncio.Task[None]] = set()
         self._few = asyncio.Semaphore(AT_ONCE)  # renewals go the same way, and are not to wait
 
     async def begin(self, log: str, at: Start) -> None:
@@ -50,6 +51,7 @@ class GroupHolds:
         by somebody who put the group back behind it."""
         kept = self._kept.setdefault(log, _Kept())
         kept.hurry.clear()
+        kept.wanted = None  # of an earlier time that we had it; it may have been put back since
         async with kept.turn:
             try:
                 await self._put(log, at)
@@ -75,23 +77,43 @@ class GroupHolds:
         if kept is not None:
             kept.hurry.set()
 
-    async def drop(self, log: str) -> None:
-        """All of the shard is done."""
+    def forget(self, log: str) -> None:
+        """The shard is somebody else's, who may have been put back behind what we know."""
+        kept = self._kept.get(log)
+        if kept is not None:
+            kept.wanted = None
+            kept.hurry.set()
+
+    def drop_soon(self, log: str) -> None:
+        """All of the shard is done. A hold that nobody moves would keep its log for ever: so
+        whoever ends waits for that, too."""
+        task = asyncio.get_running_loop().create_task(self._drop(log))
+        self._drops.add(task)
+        task.add_done_callback(self._drops.discard)
+
+    async def _drop(self, log: str) -> None:
         kept = self._kept.get(log)
         if kept is not None:
             kept.wanted = None
             kept.hurry.set()
             if kept.task is not None:
                 await asyncio.wait({kept.task})
-        try:
-            await self._admin.drop_hold(log, self._name)
-        except NotFound:
-            pass
-        except DlogError as error:
-            logger.warning("log %r: hold %r stays: %s", log, self._name, error)
+        for attempt in range(LAST_TRIES):
+            try:
+                async with self._few:
+                    await self._admin.drop_hold(log, self._name)
+                return
+            except NotFound:
+                return
+            except DlogError as error:
+                if error.retry is Retry.NEVER or attempt + 1 == LAST_TRIES:
+                    logger.warning("log %r: hold %r stays: %s", log, self._name, error)
+                    return
+            await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         tasks = [kept.task for kept in self._kept.values() if kept.task is not None]
+        tasks += self._drops
         for kept in self._kept.values():
             kept.hurry.set()
         if tasks:

@@ -41,11 +41,13 @@ class ThreadHome:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._is_over = False
 
     def start(self, beat: Coroutine[Any, Any, None]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=_run, args=(self._loop, beat), name="dlog-group", daemon=True
+            target=self._run, args=(self._loop, beat), name="dlog-group", daemon=True
         )
         self._thread.start()
 
@@ -62,11 +64,11 @@ class ThreadHome:
 
     async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         assert self._loop is not None
-        try:
+        with self._lock:
+            if self._is_over:
+                work.close()
+                raise asyncio.CancelledError
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise asyncio.CancelledError from None
         return await asyncio.wrap_future(future)
 
     async def join(self) -> None:
@@ -74,19 +76,25 @@ class ThreadHome:
         if thread is not None:
             await asyncio.to_thread(thread.join)
 
+    def _run(self, loop: asyncio.AbstractEventLoop, beat: Coroutine[Any, Any, None]) -> None:
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(beat)
+        finally:
+            with self._lock:
+                self._is_over = True
+            loop.run_until_complete(_a_turn())  # what was handed in by then becomes tasks
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            asyncio.set_event_loop(None)
+            loop.close()
 
-def _run(loop: asyncio.AbstractEventLoop, beat: Coroutine[Any, Any, None]) -> None:
-    try:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(beat)
-    finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        asyncio.set_event_loop(None)
-        loop.close()
+
+async def _a_turn() -> None:
+    await asyncio.sleep(0)
 
 
 class SameHome:

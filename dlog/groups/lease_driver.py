@@ -85,6 +85,9 @@ class LeaseDriver(Driver):
         except BaseException:
             await writer.close()
             raise
+        # Those of earlier times that we had it, and lost it without a word, are fenced by now.
+        for key in [key for key in self._writers if key[0] == shard]:
+            await _let_go(self._writers.pop(key))
         self._writers[shard, writer.epoch] = writer
         return OpenedLeaseLog(writer.epoch, last)
 

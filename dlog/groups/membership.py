@@ -22,6 +22,7 @@ from dlog.groups.view import WorkerId
 from dlog.groups.workers import WorkerNode
 
 TICK_S = 1e-6  # behind a time-out, not at it
+REPLACED = "another process goes by the same name"  # why a worker leaves
 LATE_RENEWALS = 1.25  # after so many times the interval, a neighbour is late
 
 

@@ -127,6 +127,10 @@ class WorkerOptions:
         for name in ("stop_at_end", "trusts_name"):
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} is True or False")
+        if self.trusts_name and self.name is None:
+            raise ConfigError("trusts_name=True is about a name: give one")
+        if self.checkpoints == "explicit" and self.checkpoint_messages:
+            raise ConfigError("checkpoint_messages is for checkpoints='batch'")
         self.reader_options()  # its own rules
 
     def group_options(self) -> GroupOptions:

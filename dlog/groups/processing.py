@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -117,9 +118,21 @@ class Threads:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._many, thread_name_prefix="dlog-worker")
         context = contextvars.copy_context()
-        call = asyncio.get_running_loop().run_in_executor(self._pool, context.run, function)
+        call = asyncio.get_running_loop().run_in_executor(self._pool, context.run, _call, function)
         return await asyncio.shield(call)  # a thread cannot be cut short
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    """What means something to an event loop means nothing when a thread raises it: it would end the
+    loop, or never come to whoever waits."""
+    try:
+        return function()
+    except _NOT_FOR_LOOPS as error:
+        raise RuntimeError(f"the processor raised {type(error).__name__}: {error}") from error
+
+
+_NOT_FOR_LOOPS = (StopIteration, asyncio.CancelledError, futures.CancelledError, SystemExit)

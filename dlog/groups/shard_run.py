@@ -18,18 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlog.drive import Stores
-from dlog.errors import Corrupt, DlogError, LeaseLost, NotFound, Retry, Truncated
+from dlog.errors import ConfigError, Corrupt, DlogError, FormatError, LeaseLost, NotFound, Retry
 from dlog.groups.asks import StartShard
 from dlog.groups.charter import Mark
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
-from dlog.groups.dead_letters import DeadLetters
+from dlog.groups.dead_letters import DeadLetters, letter_for
 from dlog.groups.heart import Heart
 from dlog.groups.meter import GroupMeter
 from dlog.groups.options import WorkerOptions
 from dlog.groups.processing import Program
 from dlog.groups.shard_tracker import BlockingTracker, ShardInfo, Tracker
-from dlog.ids import Position
+from dlog.groups.stopping import Stopped, Stopping
+from dlog.ids import MessageId, Position
 from dlog.reader.message import Message, MessageBatch
 from dlog.reader.places import Start
 from dlog.reader.reader import Reader
@@ -39,10 +40,6 @@ logger = logging.getLogger("dlog.groups")
 TURN_S = 0.005  # after so long without waiting for anything, other tasks have a turn
 PAUSE_S_MAX = 30.0
 LOOK_AGAIN_MS = 1_000.0
-
-
-class _Stopped(Exception):
-    """The shard is being given up."""
 
 
 @dataclass(slots=True)
@@ -77,10 +74,11 @@ class ShardRun:
         self._reader: Reader | None = None
         self._end_seq: int | None = None
         self._is_ended = False
-        self._stopping = asyncio.Event()
+        self._stopping = Stopping()
         self._is_calling = self._is_cut_short = False
         self._holding: asyncio.Task[None] | None = None
         self._is_fenced = False
+        self._buried: set[MessageId] = set()  # entries since the last batch
         self._processed = 0  # since the last checkpoint that was saved at once
         self._turn_s = self._clock.monotonic_s()
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -114,7 +112,7 @@ class ShardRun:
                 self.doing = "is at its end"
                 self._is_ended = True
                 self._tell(lambda core, now_s: core.on_end(self.log, now_s))
-            except _Stopped:
+            except Stopped:
                 pass
             except Exception as error:  # noqa: BLE001
                 self._fail(error)
@@ -153,7 +151,7 @@ class ShardRun:
     async def _begin(self) -> None:
         number = self._heart.numbers[self.log]
         info = ShardInfo(self._heart, self.log, number, self.epoch, self._start)
-        self._program = program = self._hub.make_program()
+        program = await self._made_program()
         kind = Tracker if program.is_async else BlockingTracker
         self._tracker = kind(self._heart, info)
         charter = self._heart.charter
@@ -168,12 +166,26 @@ class ShardRun:
         holding = asyncio.ensure_future(self._hold(self.position))
         self._holding = holding
         if self._start is None:
-            await self._unless_stopped(holding)
-            self._heart.begun_at(self.log, self.epoch, self.position)
+            await self._stopping.cuts(holding)
+            try:
+                self._heart.begun_at(self.log, self.epoch, self.position)
+            except LeaseLost:
+                raise Stopped from None
         # Else there is one already, at this place or before it.
         await self._try("initialize", lambda: program.initialize(info))
         self._is_initialized = True
         self._tell(lambda core, now_s: core.on_initialized(self.log, now_s))
+
+    async def _made_program(self) -> Program:
+        """A class or a factory of the user's may fail as `initialize` may."""
+        made: list[Program] = []
+
+        async def make() -> None:
+            made.append(self._hub.make_program())
+
+        await self._try("make", make)
+        self._program = made[0]
+        return made[0]
 
     def _start_place(self, number: int, begin: Any) -> Start:
         if self._start is not None:
@@ -191,30 +203,35 @@ class ShardRun:
         assert holds is not None
         try:
             await self._patiently(lambda: heart.home.run(holds.begin(self.log, at)))
-        except _Stopped:
+        except Stopped:
             pass
         except DlogError as error:
             logger.warning("%s is not held: %s", self._who, error)
 
     async def _open(self, start: Start) -> None:
-        """`Truncated` and `NotFound` are for good; a log that is not made yet is waited for."""
-        if self._reader is not None:
-            await self._reader.close()
-        stores = self._hub.stores
-        self._reader = reader = Reader(stores, self.log, self._options.reader_options())
+        """`Truncated` and `NotFound` are for good; a log that is not made yet is waited for. A
+        reader that cannot go on at an entry stays there where that cannot be looked for again."""
+        reader = self._reader
+        if reader is None:
+            reader = Reader(self._hub.stores, self.log, self._options.reader_options())
+            self._reader = reader
         attempt = 0
         while True:
-            self._check()
+            self._stopping.check()
             try:
                 end = self._end_seq
-                await self._unless_stopped(reader.seek(start, end=end))
+                await self._stopping.cuts(reader.seek(start, end=end))
                 break
             except NotFound:
                 if self._start is not None or self._end_seq is not None:
                     raise
-                await self._unless_stopped(self._log_is_made())
+                await self._stopping.cuts(self._log_is_made())
             except DlogError as error:
-                if error.retry is Retry.NEVER:
+                if isinstance(error, (Corrupt, FormatError)):
+                    if self.position is not None:
+                        return
+                    self._undecodable(error)
+                elif error.retry is Retry.NEVER:
                     raise
                 self.doing = f"cannot read: {error}"
                 attempt += 1
@@ -230,7 +247,7 @@ class ShardRun:
     async def _patiently(self, work: Callable[[], Awaitable[Any]]) -> Any:
         attempt = 0
         while True:
-            self._check()
+            self._stopping.check()
             try:
                 return await work()
             except DlogError as error:
@@ -245,7 +262,7 @@ class ShardRun:
         """To the end of the log, or of the job."""
         heart, log, epoch = self._heart, self.log, self.epoch
         while (batch := await self._next()) is not None:
-            self._check()
+            self._stopping.check()
             assert self.position is not None
             uid = self.position.log_uid
             upto = Position(uid, batch.last_seq + 1, batch.last_id)
@@ -254,9 +271,10 @@ class ShardRun:
             try:
                 heart.delivered(log, epoch, upto)
             except LeaseLost:
-                raise _Stopped from None
+                raise Stopped from None
             await self._deliver(batch, upto)
             self.position = upto
+            self._buried.clear()
             now_s = self._clock.monotonic_s()
             if now_s - self._turn_s > TURN_S:
                 await asyncio.sleep(0)
@@ -269,7 +287,7 @@ class ShardRun:
         self._hub.meter.waited(self.log)
         pause_s = min(0.25, self._options.timeout_ms / 16_000)
         while not self._heart.may_deliver(self.log, self.epoch):
-            await self._sleep(pause_s)
+            await self._stopping.sleep(pause_s)
 
     async def _next(self) -> MessageBatch | None:
         """None at the end."""
@@ -281,29 +299,50 @@ class ShardRun:
             try:
                 if reader._shelf.is_empty:
                     self.doing = "waits for messages"
-                    if not await self._unless_stopped(reader._fill()):
+                    if not await self._stopping.cuts(reader._fill()):
                         return None
                     self._turn_s = self._clock.monotonic_s()
                 return reader._shelf.batch()
-            except Corrupt as error:
-                await self._past_corrupt(error, attempt)
-            except (Truncated, NotFound):
-                raise
+            except (Corrupt, FormatError) as error:
+                self._undecodable(error)
+                if await self._is_passed(reader, error):
+                    continue
             except DlogError as error:
+                if error.retry is Retry.NEVER:
+                    raise
                 logger.info("%s: is read again: %s", self._who, error)
                 self.doing = f"cannot read: {error}"
             attempt += 1
             await self._pause(attempt)
             await self._open(self.position)
 
-    async def _past_corrupt(self, error: Corrupt, attempt: int) -> None:
-        """Nothing that could be a dead letter is there to be had: so it is tried, or it stops."""
+    def _undecodable(self, error: Corrupt | FormatError) -> None:
+        """An entry that nobody can decode is poison, too."""
         self._hub.meter.failed(self.log)
-        self.failures, self.error = attempt + 1, error
+        self.failures, self.error = self.failures + 1, error
         self.doing = f"cannot decode: {error}"
         if self._options.on_error == "stop":
             raise error
         logger.error("%s: %s", self._who, error)
+
+    async def _is_passed(self, reader: Reader, error: Corrupt | FormatError) -> bool:
+        """Of its messages nothing is to be had: a dead letter says where it is."""
+        assert self.position is not None
+        letter = letter_for(error, self.position.next_seq)
+        if letter is None or letter.entry_id != reader._feed.core.place.entry_id:
+            return False
+        if letter.id not in self._buried:
+            if self._options.on_error != "dead_letter" or self.failures < self._options.attempts:
+                return False
+            await self._bury(letter, error, self.failures, is_entry=True)
+            self._buried.add(letter.id)
+            self.failures, self.error = 0, None
+        try:
+            await self._stopping.cuts(reader.skip())
+        except DlogError as refused:
+            logger.info("%s: is read again: %s", self._who, refused)
+            return False
+        return True
 
     async def _deliver(self, batch: MessageBatch, upto: Position) -> None:
         """Once this returns, it is processed, or a dead letter."""
@@ -311,36 +350,34 @@ class ShardRun:
         assert tracker is not None
         assert program is not None
         tracker.handed(upto)
-        tracker.has_spoken = False
         failed = 0
         while True:
             try:
                 await self._process(program, batch, tracker)
                 break
-            except _Stopped:
+            except Stopped:
                 raise
-            except LeaseLost:
-                await self._lost()
             except Exception as error:
+                await self._unless_lost(error)
                 failed += 1
                 self._failed(error, failed, batch)
                 if options.on_error == "stop":
                     raise
                 if options.on_error == "dead_letter" and failed >= options.attempts:
                     await self._one_by_one(program, batch, tracker)
-                    break
+                    return
                 await self._pause(failed)
                 await self._ours()
                 batch = self._rest_of(batch)
                 if not len(batch):
                     break
-        self.failures, self.error = 0, None
-        self._hub.meter.processed(self.log, len(batch))
-        self._checkpoint(batch, program, tracker)
+        self._is_done(batch, program, tracker)
 
-    def _checkpoint(
+    def _is_done(
         self, batch: MessageBatch, program: Program, tracker: Tracker | BlockingTracker
     ) -> None:
+        self.failures, self.error = 0, None
+        self._hub.meter.processed(self.log, len(batch))
         ways = self._options.checkpoints or ("explicit" if program.takes_tracker else "batch")
         if ways == "explicit" or tracker.has_spoken:
             return
@@ -352,13 +389,13 @@ class ShardRun:
         try:
             tracker._say(None, b"", at_once=at_once, waiter=None)
         except LeaseLost:
-            raise _Stopped from None
+            raise Stopped from None
 
     async def _one_by_one(
         self, program: Program, batch: MessageBatch, tracker: Tracker | BlockingTracker
     ) -> None:
         """The batch has a message that cannot be processed: the others are, and it is a dead
-        letter."""
+        letter. Each is done by itself, since the shard may be given up between two of them."""
         batch = self._rest_of(batch)
         for number, message in enumerate(batch.to_pylist()):
             single = batch.cut(number, number + 1)
@@ -370,11 +407,10 @@ class ShardRun:
                 try:
                     await self._process(program, single, tracker)
                     break
-                except _Stopped:
+                except Stopped:
                     raise
-                except LeaseLost:
-                    await self._lost()
                 except Exception as error:  # noqa: BLE001
+                    await self._unless_lost(error)
                     failed += 1
                     self._failed(error, failed, single)
                     if failed >= self._options.attempts:
@@ -382,14 +418,21 @@ class ShardRun:
                         break
                     await self._pause(failed)
                     await self._ours()
+            self._is_done(single, program, tracker)
 
-    async def _bury(self, message: Message, error: BaseException, tries: int) -> None:
+    async def _bury(
+        self, message: Message, error: BaseException, tries: int, *, is_entry: bool = False
+    ) -> None:
         letters = self._hub.dead_letters
         assert letters is not None
         attempt = 0
         while True:
             try:
-                await letters.put(self.log, message, error, tries)
+                # Cut short when the shard is given up: whoever has it next tries it again.
+                assert self.position is not None
+                uid = self.position.log_uid
+                putting = letters.put(self.log, uid, message, error, tries, is_entry=is_entry)
+                await self._stopping.cuts(putting)
                 break
             except DlogError as refused:
                 logger.error("%s: a dead letter cannot be kept: %s", self._who, refused)
@@ -423,6 +466,7 @@ class ShardRun:
         self, program: Program, batch: MessageBatch, tracker: Tracker | BlockingTracker
     ) -> None:
         self.doing = "processes"
+        tracker.has_spoken = False
         self.busy_since_s = self._clock.monotonic_s()
         try:
             await self._calling(program.process(batch, tracker))
@@ -434,32 +478,36 @@ class ShardRun:
         self._is_calling = True
         try:
             await work
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if not self._is_cut_short:
-                raise  # the loop ends
+                if self.task.cancelling():
+                    raise  # the loop ends
+                # Of something else, that the program waited for.
+                raise RuntimeError("the processor raised CancelledError") from cancelled
             self._is_cut_short = False
             self.task.uncancel()
-            self._check()
+            self._stopping.check()
             raise RuntimeError("the processor was cut short") from None
         finally:
             self._is_calling = False
 
     async def _try(self, what: str, call: Callable[[], Any]) -> None:
-        """`initialize`, as often as it takes."""
+        """A call that comes before the first batch, as often as it takes."""
         failed = 0
         while True:
-            self._check()
+            self._stopping.check()
             self.doing = f"{what}s"
             self.busy_since_s = self._clock.monotonic_s()
             try:
                 await self._calling(call())
                 return
-            except _Stopped:
+            except Stopped:
                 raise
             except Exception as error:
                 self.failures, self.error = failed + 1, error
                 self._hub.meter.failed(self.log)
-                if self._options.on_error == "stop":
+                is_nonsense = what == "make" and isinstance(error, ConfigError)
+                if self._options.on_error == "stop" or is_nonsense:
                     raise
                 failed += 1
                 logger.warning("%s: %s failed: %s", self._who, what, error, exc_info=error)
@@ -469,42 +517,21 @@ class ShardRun:
 
     # --- waiting
 
-    def _check(self) -> None:
-        if self._stopping.is_set():
-            raise _Stopped
-
     async def _ours(self) -> None:
-        self._check()
+        self._stopping.check()
         if not self._heart.may_deliver(self.log, self.epoch):
             await self._until_ours()
 
-    async def _lost(self) -> None:
-        """The program heard it before us."""
-        await self._stopping.wait()
-        raise _Stopped
+    async def _unless_lost(self, error: Exception) -> None:
+        """The program may hear it before us. It may as well say so itself, by what it asked
+        elsewhere or at a bad moment: then it failed, like any other."""
+        if isinstance(error, LeaseLost) and self._heart.has_lost(self.log, self.epoch):
+            await self._stopping.wait()
+            raise Stopped from None
 
     async def _pause(self, attempt: int) -> None:
         base_s = self._options.retry_pause_ms / 1000
-        await self._sleep(min(PAUSE_S_MAX, base_s * 2 ** min(attempt - 1, 20)))
-
-    async def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        self._check()
-
-    async def _unless_stopped(self, work: Awaitable[Any]) -> Any:
-        task = asyncio.ensure_future(work)
-        stop = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise _Stopped
-        finally:
-            for each in (task, stop):
-                each.cancel()
-            await asyncio.gather(task, stop, return_exceptions=True)
+        await self._stopping.sleep(min(PAUSE_S_MAX, base_s * 2 ** min(attempt - 1, 20)))
 
     # --- its end
 
@@ -525,7 +552,9 @@ class ShardRun:
             try:
                 await self._calling(program.shutdown(tracker, reason))
                 break
-            except _Stopped:
+            except Stopped:  # cut short: it may have had something to do yet
+                if is_end:
+                    self._not_ended()
                 return
             except Exception as error:
                 failed += 1
@@ -534,9 +563,9 @@ class ShardRun:
                 if not is_end or self._is_fenced:
                     return
                 if failed >= self._options.attempts:
-                    # It is not at its end, then: nobody may go on behind it.
+                    self.error = error
                     self._hub.reports[self.log] = f"shutdown: {type(error).__name__}: {error}"
-                    self._tell(lambda core, _: core.consumers[self.log].not_ended())
+                    self._not_ended()
                     return
             finally:
                 self.busy_since_s = None
@@ -549,3 +578,7 @@ class ShardRun:
                 at = self.position
                 if at is not None and (newest is None or newest.next_seq < at.next_seq):
                     tracker._say(at, b"", at_once=False, waiter=None)
+
+    def _not_ended(self) -> None:
+        """Nobody may go on behind it."""
+        self._tell(lambda core, _: core.consumers[self.log].not_ended())

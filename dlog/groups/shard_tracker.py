@@ -79,6 +79,7 @@ class _Tracker:
 
     def _save(self, done: Done | None, app: bytes) -> Future[None]:
         waiter: Future[None] = Future()
+        waiter.set_running_or_notify_cancel()  # whoever waits may go: it is told all the same
         self._say(done, app, at_once=True, waiter=waiter)
         return waiter
 

@@ -134,14 +134,24 @@ class Worker:
         halted = self._heart.facts().failed
         return {log: self._hub.reports.get(log, "") for log in halted}
 
+    async def resume(self, log: str | None = None) -> tuple[str, ...]:
+        """Give shards in `failed` back to the group (this one, or all of them), so that whichever
+        worker gets each tries it again, from its checkpoint on: which ones. `ConfigError` if the
+        one that is named did not fail here."""
+        self._check()
+        resumed = self._heart.resume(log)
+        if log is not None and not resumed:
+            raise ConfigError(f"shard {log!r} did not stop here because of an error")
+        return resumed
+
     def why(self) -> Reason | None:
         """What it waits for, or what does not get on; None while all is well."""
         return self._crew.why(self._options.stall_after_ms / 1000)
 
     async def wait(self, timeout: float | None = None) -> str | None:
-        """Until it ends by itself (a bounded job is done, or another process goes by its name) or
-        is closed: why. None when the time is over before. Of a bounded job whose shard failed,
-        raises what it failed with."""
+        """Until it ends by itself (a bounded job is done, its group or stream was removed, another
+        process goes by its name) or is closed: why. None when the time is over before. Of a bounded
+        job whose shard failed, raises what it failed with."""
         self._check()
         ended = asyncio.wrap_future(self._heart.ended)
         try:
@@ -239,8 +249,12 @@ async def _beat(heart: Heart, crew: Crew, hub: Hub, stores: Stores) -> None:
     )
     try:
         await heart.beat()
-    except Exception as error:  # noqa: BLE001 — told by `begun`, or by `ended`
-        logger.debug("group %r: the heart stops: %s", heart.group, error)
+    except Exception as error:
+        if heart.charter is not None:
+            # Whoever waits for the worker is told, but nobody has to.
+            logger.exception("group %r: worker %r stops: %s", heart.group, heart.name, error)
+        else:
+            logger.debug("group %r: worker %r did not begin: %s", heart.group, heart.name, error)
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -71,14 +71,20 @@ class Worker:
         with this worker until it is closed, or until they are moved to another one."""
         return self._inner.failed
 
+    def resume(self, log: str | None = None) -> tuple[str, ...]:
+        """Give shards in `failed` back to the group (this one, or all of them), so that whichever
+        worker gets each tries it again, from its checkpoint on: which ones. `ConfigError` if the
+        one that is named did not fail here."""
+        return self._portal.run(self._inner.resume(log))
+
     def why(self) -> Reason | None:
         """What it waits for, or what does not get on; None while all is well."""
         return self._portal.ask(self._inner.why)
 
     def wait(self, timeout: float | None = None) -> str | None:
-        """Until it ends by itself (a bounded job is done, or another process goes by its name) or
-        is closed: why. None when the time is over before. Of a bounded job whose shard failed,
-        raises what it failed with."""
+        """Until it ends by itself (a bounded job is done, its group or stream was removed, another
+        process goes by its name) or is closed: why. None when the time is over before. Of a bounded
+        job whose shard failed, raises what it failed with."""
         return self._portal.run(self._inner.wait(timeout))
 
     # --- life
@@ -173,8 +179,8 @@ class Group:
     ) -> tuple[Reset, ...]:
         """Put shards at "earliest", "latest", a seq, a MessageId, a Position or an aware datetime;
         what the program kept with the checkpoint is gone. A shard that somebody consumes is refused
-        unless by `force`, which fences that worker; one that is finished stays so. `dry_run` only
-        tells."""
+        unless by `force`, which fences that worker; one that is finished stays so. What fails when
+        some were put there already is told in the answer, not raised. `dry_run` only tells."""
         return self._run(self._inner.reset, to, shards=shards, force=force, dry_run=dry_run)
 
     def set_checkpoint(

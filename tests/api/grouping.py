@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import dlog
 from tests.api.adapter import Api
-from tests.api.waiting import DEADLINE_S, eventually
+from tests.api.waiting import eventually, until
 
 GROUP, STREAM = "billing", "orders"
 TIMEOUT_MS = 1_000
@@ -107,13 +106,6 @@ async def checkpoints(client: Any) -> dict[str, int]:
 async def why(worker: Any) -> dlog.Reason | None:
     found = worker.why()
     return await found if hasattr(found, "__await__") else found  # type: ignore[no-any-return]
-
-
-async def until(fact: Callable[[], Awaitable[bool]]) -> None:
-    """Of what has to be asked for."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not await fact():
-            pass
 
 
 async def kept_up_to(client: Any, messages: int) -> None:

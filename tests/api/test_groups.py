@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dlog
-from tests.api.adapter import Api
+from tests.api.adapter import AioApi, Api
 from tests.api.grouping import (
     GROUP,
     STREAM,
@@ -21,12 +21,11 @@ from tests.api.grouping import (
     logs_of,
     seen_all,
     send,
-    until,
     why,
     work,
 )
 from tests.api.test_drop import said_when_dropped
-from tests.api.waiting import eventually
+from tests.api.waiting import eventually, until
 
 
 def nothing(batch: Any) -> None:
@@ -192,6 +191,7 @@ async def test_saved_is_kept_and_unsaved_is_flushed(api: Api) -> None:
     the shard is given up."""
     saved = threading.Event()
     places: list[int] = []
+    ends: list[int] = []  # of batches: how many there are is the writer's affair
 
     def process(batch: Any, tracker: Any) -> None:
         middle = batch.to_pylist()[len(batch) // 2]
@@ -200,6 +200,7 @@ async def test_saved_is_kept_and_unsaved_is_flushed(api: Api) -> None:
         saved.set()
         assert held.wait(20)
         tracker.checkpoint()
+        ends.append(batch.last_seq + 1)
 
     held = threading.Event()
     async with a_group(api, shards=1, messages=0) as (client, _, writer):
@@ -208,8 +209,8 @@ async def test_saved_is_kept_and_unsaved_is_flushed(api: Api) -> None:
             await eventually(saved.is_set)
             assert (await checkpoints(client))[f"{STREAM}/0"] == places[0] < 10
             held.set()
-            await eventually(lambda: len(places) == 1)
-        assert (await checkpoints(client))[f"{STREAM}/0"] == 10
+            await eventually(lambda: ends)
+        assert (await checkpoints(client))[f"{STREAM}/0"] == ends[-1]
 
 
 async def test_checkpoints_by_count_and_by_time(api: Api) -> None:
@@ -338,6 +339,88 @@ async def test_what_is_not_consumed_is_not_truncated(api: Api) -> None:
         assert (await client.admin.status(log)).head_seq == 10
         async with work(client, seen.process, flush_ms=0):
             await seen_all(seen, 20)
+
+
+async def test_a_group_is_put_where_its_log_is(api: Api) -> None:
+    """Ahead of all that was written it would pass over what comes, and nobody would be told."""
+    async with a_group(api, shards=1, messages=10) as (client, _, _writer):
+        async with work(client, nothing, flush_ms=0):
+            await kept_up_to(client, 10)
+        group = client.group(GROUP, STREAM)
+        for place in (11, 999):
+            (told,) = await group.reset(place)
+            assert "ends at seq 10" in told.refused
+            with pytest.raises(dlog.Conflict, match="ends at seq 10"):
+                await group.set_checkpoint(0, place)
+        (told,) = await group.reset(dlog.MessageId(0, 99, 0))
+        assert "has no message 0:99:0" in told.refused
+        assert await checkpoints(client) == {f"{STREAM}/0": 10}
+        (told,) = await group.reset(10)
+        assert told.refused is None
+        assert [each.seq for each in await client.admin.holds(f"{STREAM}/0")] == [10]
+
+
+async def test_a_reset_that_is_refused_lets_go_of_nothing(url: str) -> None:
+    """I19: a worker takes the shard while it is to be put ahead: what it did not consume stays
+    held. Once nobody has it, it is put ahead, and so is the hold."""
+    log = f"{STREAM}/0"
+    comers: list[Any] = []
+
+    def has_read_all(worker: Any) -> bool:
+        return [each.next_seq for each in worker.shards] == [10]
+
+    async with a_group(AioApi(url), shards=1, messages=10) as (client, _, _writer):
+        async with work(client, nothing, checkpoints="explicit") as worker:
+            await eventually(lambda: has_read_all(worker))
+        group = client.group(GROUP, STREAM)
+        place_of = group._place
+
+        async def while_somebody_comes(*args: Any) -> Any:
+            comers.append(await work(client, nothing, checkpoints="explicit"))
+            await eventually(lambda: has_read_all(comers[0]))
+            return await place_of(*args)
+
+        group._place = while_somebody_comes
+        (told,) = await group.reset("latest")
+        assert "consumed" in (told.refused or "")
+        assert [each.seq for each in await client.admin.holds(log)] == [0]
+        await comers[0].close()
+        group._place = place_of
+        (told,) = await group.reset("latest")
+        assert told.refused is None
+        assert [each.seq for each in await client.admin.holds(log)] == [10]
+
+
+@pytest.mark.parametrize("outcome", [dlog.Outcome.NOT_HAPPENED, dlog.Outcome.UNKNOWN])
+async def test_a_reset_that_fails_in_the_middle_says_which_are_moved(
+    url: str, outcome: dlog.Outcome
+) -> None:
+    """Nothing was moved yet: it raises. Else it tells of each shard."""
+    async with a_group(AioApi(url), shards=4) as (client, _, _writer):
+        async with work(client, nothing, flush_ms=0):
+            await kept_up_to(client, 200)
+        group = client.group(GROUP, STREAM)
+        hold = group._hold
+        fails_at = [f"{STREAM}/0"]
+
+        async def hold_or_fail(site: Any, log: str, at: Any) -> None:
+            if log in fails_at:
+                raise dlog.Unavailable("the store is away", outcome=outcome)
+            await hold(site, log, at)
+
+        group._hold = hold_or_fail
+        with pytest.raises(dlog.Unavailable):
+            await group.reset("earliest")
+        fails_at[0] = f"{STREAM}/2"
+        told = await group.reset("earliest")
+        assert [each.log for each in told] == [f"{STREAM}/{n}" for n in range(4)]
+        assert [each.refused for each in told[:2]] == [None, None]
+        is_unknown = outcome is dlog.Outcome.UNKNOWN
+        assert ("it may be there all the same" in told[2].refused) == is_unknown
+        assert told[2].refused.startswith("the store is away")
+        assert "not tried" in told[3].refused
+        moved = [seq == 0 for seq in (await checkpoints(client)).values()]
+        assert moved == [True, True, False, False]
 
 
 async def test_a_lost_shard_saves_nothing_more(api: Api) -> None:

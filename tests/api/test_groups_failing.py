@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog.groups import asks
 from dlog.metrics import Metrics
-from tests.api.adapter import Api, SyncApi
+from tests.api.adapter import AioApi, Api, SyncApi
 from tests.api.grouping import (
     GROUP,
     STREAM,
@@ -70,7 +71,9 @@ async def test_a_poison_message_is_tried_until_it_is_taken(api: Api) -> None:
 async def test_a_poison_message_becomes_a_dead_letter_once(api: Api) -> None:
     """`dead_letter`: it goes there as it was, with what it failed with; the rest is processed."""
     seen = Poisoned()
-    ways = {"on_error": "dead_letter", "dead_letters": "dead", "retry_pause_ms": 1, "attempts": 2}
+    ways: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": "dead", "attempts": 2}
+    ways["retry_pause_ms"] = 1
+    ways["flush_ms"] = 0  # what is waited for is the checkpoint, not its time
     async with a_group(api) as (client, _, _writer):
         async with work(client, seen.process, **ways):
             await seen_all(seen, 199)
@@ -90,6 +93,26 @@ async def test_a_poison_message_becomes_a_dead_letter_once(api: Api) -> None:
         async with work(client, seen.process, **ways):
             await kept_up_to(client, 200)
         assert await api.values("dead") == [POISON]
+
+
+async def test_a_dead_letter_of_a_stream_that_was_made_anew_is_another_one(api: Api) -> None:
+    """Its shards have the names and the seqs that those of the old one had. A message that is taken
+    for one that is there already would be gone."""
+
+    def refuse(batch: Any) -> None:
+        raise ValueError("I do not like it")
+
+    ways = {"on_error": "dead_letter", "dead_letters": "dead", "attempts": 1, "flush_ms": 0}
+    async with api.connect() as client:
+        for value in (b"old", b"new"):
+            stream = await client.create_stream(STREAM, shards=1)
+            async with stream.open_writer() as writer:
+                await writer.append(value, key=b"k")
+            async with work(client, refuse, **ways):
+                await kept_up_to(client, 1)
+            await client.group(GROUP, STREAM).remove()
+            await stream.remove()
+        assert await api.values("dead") == [b"old", b"new"]
 
 
 async def test_a_poison_message_stops_its_shard_alone(api: Api) -> None:
@@ -115,6 +138,37 @@ async def test_a_poison_message_stops_its_shard_alone(api: Api) -> None:
         seen.is_cured = True
         async with work(client, seen.process, on_error="stop") as worker:
             await seen_all(seen, 400)
+
+
+async def test_what_stopped_goes_on_when_it_is_resumed(api: Api) -> None:
+    """By the worker itself, all or one; or from outside, behind the message or at it."""
+    seen = Poisoned()
+    async with a_group(api, shards=1, messages=0) as (client, _, writer):
+        await send(writer, 100)
+        log = f"{STREAM}/0"
+        async with work(client, seen.process, on_error="stop") as worker:
+            await eventually(lambda: worker.failed)
+            with pytest.raises(dlog.ConfigError):
+                await worker.resume(f"{STREAM}/1")
+            assert await worker.resume(log) == (log,)
+            await eventually(lambda: seen.refused == 2 and worker.failed)
+            seen.is_cured = True
+            assert await worker.resume() == (log,)
+            await seen_all(seen, 100)
+            assert worker.failed == {}
+            assert await worker.resume() == ()
+
+
+async def test_what_stopped_goes_on_when_it_is_put_behind_it(api: Api) -> None:
+    seen = Poisoned()
+    async with a_group(api, shards=1, messages=0) as (client, _, writer):
+        await send(writer, 100)
+        async with work(client, seen.process, on_error="stop") as worker:
+            await eventually(lambda: worker.failed)
+            await client.group(GROUP, STREAM).set_checkpoint(0, int(POISON) + 1, force=True)
+            await seen_all(seen, 100 - 1 - int(POISON))
+            await eventually(lambda: not worker.failed)
+        assert POISON not in seen.values
 
 
 async def test_a_job_whose_program_fails_says_so(api: Api) -> None:
@@ -147,6 +201,24 @@ async def test_a_shutdown_that_fails_finishes_nothing(api: Api) -> None:
             assert set(seen.by_shard) == {f"{STREAM}/0"}
         async with work(client, seen.process):
             await seen_all(seen, 210)
+
+
+async def test_what_no_try_heals_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint is tried again for as long as it takes: also one that nobody may write."""
+    async with a_group(AioApi(url), shards=1) as (client, _, _writer):
+        async with work(client, Seen().process, flush_ms=0) as worker:
+            await eventually(lambda: worker.shards)
+            heart = worker._heart
+            run = heart._run
+
+            async def refused(ask: Any) -> Any:
+                if isinstance(ask, asks.Save):
+                    raise dlog.AuthError("you may not write there")
+                return await run(ask)
+
+            heart._run = refused
+            await eventually(lambda: "Save: you may not write there" in caplog.text)
+            heart._run = run
 
 
 class Counting(Metrics):

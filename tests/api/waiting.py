@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from dlog import trace
@@ -23,6 +23,15 @@ async def eventually(
     until = time.monotonic() + deadline_s
     while not fact():
         assert time.monotonic() < until, otherwise()
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def until(fact: Callable[[], Awaitable[bool]], deadline_s: float = DEADLINE_S) -> None:
+    """Of what has to be asked for. Whoever is to make it so has its turns in between: asking all
+    the time would keep it from that."""
+    until_s = time.monotonic() + deadline_s
+    while not await fact():
+        assert time.monotonic() < until_s, "it did not happen"
         await asyncio.sleep(LOOK_AGAIN_S)
 
 

@@ -16,6 +16,7 @@ from dlog.chance import SYSTEM_CHANCE
 from dlog.client import Client
 from dlog.clock import SYSTEM_CLOCK
 from dlog.effects import Procedure
+from dlog.groups import presence
 from dlog.groups.lease_driver import LeaseDriver
 from dlog.groups.log_leases import LogLeases
 from dlog.groups.meta_leases import MetaLeases
@@ -88,3 +89,13 @@ def test_every_check_is_registered() -> None:
         if inspect.iscoroutinefunction(member) and "bench" in inspect.signature(member).parameters
     }
     assert {each.__name__ for each in CHECKS} == written - {"join"}
+
+
+@pytest.mark.parametrize("bench", [LogLeases], indirect=True)
+async def test_a_log_that_is_opened_again_leaves_no_writer_behind(bench: LeaseBench) -> None:
+    """Whoever lost a lease without a word, and has it again."""
+    member = await bench.member()
+    await member.run(presence.register(member.store.places, member.id, None))
+    for _ in range(3):
+        held = await member.run(member.store.claim("orders/0", member.id))
+    assert list(member.driver._writers) == [("orders/0", held.lease.epoch)]

@@ -14,7 +14,7 @@ import click
 
 from dlog.cli import draw, moments
 from dlog.cli.agreed import agreed
-from dlog.cli.failures import Told, say
+from dlog.cli.failures import GROUPS_ADVICE, Told, say
 from dlog.cli.group_waits import show_waits, waits_of
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.places import Place, place
@@ -71,6 +71,7 @@ def command() -> None:
     A group is named by its name and its stream. These commands look at it from outside, and take
     part in nothing.
     """
+    click.get_current_context().ensure_object(Settings).lists = GROUPS_ADVICE
 
 
 @command.command("ls")

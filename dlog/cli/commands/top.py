@@ -13,6 +13,7 @@ import click
 
 from dlog.cli import draw, moments
 from dlog.cli.commands.why import writer_text
+from dlog.cli.failures import GROUPS_ADVICE
 from dlog.cli.group_top import GroupWatch, show_group
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
@@ -98,6 +99,7 @@ def command(
         raise click.UsageError(f"--interval is {INTERVAL_S_MIN:g}s at least")
     with settings.connect() as client:
         if group is not None:
+            settings.lists = GROUPS_ADVICE
             watch_group(client, group, log, _every(interval_s, count), output)
             return
         before = look(client, log)

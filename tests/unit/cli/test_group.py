@@ -122,6 +122,19 @@ def test_a_group_at_work_is_listed_and_described(orders: Shell) -> None:
         )
 
 
+def test_a_group_that_is_not_there_is_looked_for_among_groups(orders: Shell) -> None:
+    for words in (
+        ("group", "describe", "billing", "orders"),
+        ("group", "lag", "billing", "nothing"),
+        ("group", "reset", "billing", "orders", "earliest", "--yes"),
+        ("group", "rm", "billing", "orders", "--yes"),
+        ("top", "orders", "--group", "billing", "-n", "1"),
+    ):
+        told = orders.dlog(*words, expect=3)
+        assert "`dlog group ls` lists the groups there are" in told.err
+        assert "`dlog ls`" not in told.err
+
+
 def test_who_renews_lives_and_who_does_not_is_silent(orders: Shell) -> None:
     """One look cannot tell; two can."""
     words = ("group", "members", "billing", "orders", "--watch", "1500ms")

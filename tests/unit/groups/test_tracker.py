@@ -3,10 +3,13 @@ which shards may be consumed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dlog.errors import ConfigError
 from dlog.groups.leases import Checkpoint
+from dlog.groups.shard_tracker import Tracker
 from dlog.groups.shards import GroupShard, ShardGraph
 from dlog.groups.tracker import CheckpointTracker
 from dlog.ids import Position
@@ -96,3 +99,22 @@ def test_lh_21_a_parent_that_the_stream_does_not_have_any_more_blocks_nobody() -
     graph.update([GroupShard("child", ("gone",)), GroupShard("new")])
     assert [each.name for each in graph.consumable()] == ["child", "new"]
     assert not ShardGraph().is_done
+
+
+def test_who_waits_for_a_checkpoint_and_goes_disturbs_nobody() -> None:
+    """The heart tells it from another thread: what could be cancelled at that moment would raise
+    there, and what the heart had to do besides would not be done."""
+    waiters: list[Any] = []
+
+    class Heart:
+        def checkpoint(self, *_: Any, waiter: Any, **__: Any) -> None:
+            waiters.append(waiter)
+
+    class Shard:
+        log, token, start = "s", 1, Position("u", 0, None)
+
+    tracker = Tracker(Heart(), Shard())  # type: ignore[arg-type]
+    tracker._save(None, b"")
+    (waiter,) = waiters
+    assert not waiter.cancel()
+    waiter.set_result(None)

@@ -457,3 +457,40 @@ def test_lh_52_whoever_was_fenced_learns_it_by_its_next_renewal() -> None:
     assert core.consumers["s"].reason is StopReason.LOST
     core.on_time(30.0)
     assert proofs(core) == [], "what is lost is not renewed"
+
+
+def test_what_failed_here_goes_back_when_it_is_resumed() -> None:
+    group = CalmGroup(shards=1, messages=4, batch=2)
+    member = group.start()
+    group.run(25)
+    member.core.on_failed("s0", member.now_s())
+    member.pump()
+    group.run(60)
+    assert "s0" in member.core.halted
+    member.core.resume("another", member.now_s())
+    member.core.resume("s0", member.now_s())
+    member.pump()
+    group.run(60)
+    assert member.core.halted == {}
+    first, again = group.of(asks.StartShard)
+    assert again.epoch > first.epoch
+    assert group.owners() == {"s0": "w0"}
+    kept = group.oracle.kept["s0"].checkpoint
+    assert kept is not None
+    assert kept.next_seq == 4
+
+
+def test_i21_a_checkpoint_that_comes_while_the_shard_is_released_is_refused() -> None:
+    """A try to release it whose answer was lost may have been applied without it: it would be told
+    as kept by the next one, which finds the shard released."""
+    core = WorkerCore(ME, 0.0, options=GroupOptions(timeout_s=20.0))
+    consumer = core.consumers["s"] = ShardConsumer("s", held(), 5.0, 0.0)
+    consumer.initialized()
+    core.on_delivered("s", at(9).position)
+    consumer.stop(StopReason.CLOSING)
+    consumer.finished_work()
+    core.on_checkpoint("s", 1, at(8), at_once=False, now_s=1.0)
+    consumer.shut_down()
+    consumer.releasing()
+    with pytest.raises(LeaseLost):
+        core.on_checkpoint("s", 1, at(9), at_once=False, now_s=1.0)
