@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 from dlog import aio
 from dlog.drive import Stores
+from dlog.errors import Conflict
 from dlog.ledger.store import Appender, LedgerSpec
 from dlog.meta.listed import PageRef, Segment
 from dlog.meta.log_meta import LogMeta
@@ -67,9 +69,11 @@ async def first_page(stores: Stores, log: str = "log") -> tuple[str, PageRef]:
 
 
 async def remove_node(stores: Stores, path: str) -> bytes:
-    node = await stores.meta.get(path)
-    await stores.meta.delete(path, node.version)
-    return node.value
+    while True:
+        node = await stores.meta.get(path)
+        with contextlib.suppress(Conflict):  # whoever it is of wrote it in between
+            await stores.meta.delete(path, node.version)
+            return node.value
 
 
 async def put_node(stores: Stores, path: str, value: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from dlog.groups.places import GroupPlaces
@@ -50,11 +51,14 @@ async def test_who_wakes_up_and_finds_its_name_taken_leaves(url: str) -> None:
         places = GroupPlaces(stores.layout, GROUP, STREAM)
         async with work(client, Seen().process, name="w1") as zombie:
             await eventually(lambda: zombie.shards)
-            heart = zombie._heart
-            with heart._lock:  # as long as it is asleep
+            heart, wakes = zombie._heart, threading.Event()
+            heart.home.call(wakes.wait)  # asleep
+            try:
                 await remove_node(stores, places.worker(heart._core.me))
                 younger: Any = await work(client, seen.process, name="w1")
                 await eventually(lambda: younger.id is not None)
+            finally:
+                wakes.set()
             assert await zombie.wait(20) == "another process goes by the same name"
             await seen_all(seen, 200)
             await send(writer, 50, first=200)
