@@ -124,6 +124,7 @@ class Heart:
         self._on_orders = on_orders
         self._lock = threading.Lock()
         self._core: WorkerCore | None = None
+        self._is_quiet = False
         self._now_s: Callable[[], float] = lambda: 0.0
         self._made: dict[str, deque[_Made]] = {}
         self._logs_uid: dict[str, str] = {}
@@ -252,7 +253,7 @@ class Heart:
         self._meta, self._places = stores.meta, places
         self._stream_path = stores.layout.stream(self.stream)
         with self._lock:
-            self._core = core
+            self._core, self._is_quiet = core, False
             if self._leave_why is not None:
                 core.ask_leave(self._now_s(), self._leave_why)
             core.on_time(self._now_s())
@@ -261,6 +262,10 @@ class Heart:
             await self._ending.wait()
         finally:
             await self._quiet()
+            with self._lock:
+                self._is_quiet = True
+            for shard in list(self._made):
+                self._settle(shard, None, LeaseLost(f"shard {shard!r} is not ours any more"))
 
     async def _quiet(self) -> None:
         if self._timer is not None:
@@ -329,9 +334,9 @@ class Heart:
         waiter: Future[None] | None = None,
     ) -> None:
         core = self._core
-        if core is None:
-            raise LeaseLost(f"shard {shard!r} is not ours any more", epoch=epoch)
         with self._lock:
+            if core is None or self._is_quiet:  # nobody would save it any more
+                raise LeaseLost(f"shard {shard!r} is not ours any more", epoch=epoch)
             core.on_checkpoint(shard, epoch, checkpoint, at_once=at_once, now_s=self._now_s())
             tracker = core.consumers[shard].tracker
             newest = tracker.newest

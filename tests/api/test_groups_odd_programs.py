@@ -4,6 +4,7 @@ other, told and tried again, and no shard is left to nobody for ever."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -221,3 +222,25 @@ async def test_what_stopped_here_and_went_elsewhere_is_no_reason_any_more(api: A
                 told = str(await why(worker))
                 assert left in told
                 assert gone not in told
+
+
+async def test_a_thread_that_outlives_its_worker_is_told(api: Api) -> None:
+    """It would wait for its checkpoint for ever, and keep the program from its exit."""
+    is_at_it, may_go_on = threading.Event(), threading.Event()
+    told: list[Any] = []
+
+    def process(batch: Any, tracker: Any) -> None:
+        is_at_it.set()
+        assert may_go_on.wait(20)
+        try:
+            tracker.save()
+        except dlog.LeaseLost as error:
+            told.append((error, tracker.still_owner()))
+
+    async with a_group(api, shards=1, messages=10) as (client, _, _writer):
+        worker = await work(client, process)
+        await eventually(is_at_it.is_set)
+        await worker.close(timeout=0.05)
+        may_go_on.set()
+        await eventually(lambda: told)
+        assert [still for _, still in told] == [False]
