@@ -91,8 +91,10 @@ class ShardConsumer:
         """When there is something to write."""
         if self.step in (StopStep.FLUSHING, StopStep.RELEASING):
             return 0.0
+        if self.is_fenced:
+            return math.inf  # until its program is at its end: then it has one more try
         tracker = self.tracker
-        renewed_s = math.inf if self.is_fenced else self._proven_s + self._prove_s
+        renewed_s = self._proven_s + self._prove_s
         if tracker.newest is tracker.stored:
             return renewed_s
         saved_s = tracker.due_s()

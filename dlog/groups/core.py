@@ -272,6 +272,7 @@ class WorkerCore:
             self.underway.retry_s[shard] = now_s + self.options.retry_s
         match ask:
             case asks.Take():
+                self._rings.taken(ask, answer)
                 self._on_taken(shard, answer, error, now_s)
             case asks.Look():
                 if error is None:
@@ -462,11 +463,10 @@ class WorkerCore:
             for move in moves_of(self.moves, self.me)
             if move.shard not in self.coming
         }
-        for move in self.moves:
-            if move.taker != self.me and move.shard in self._unblocked:
-                self._rings.want(move.taker, move.shard)
+        self._rings.planned((each for each in self.moves if each.taker != self.me), self._unblocked)
         self._unblocked.clear()
         self._wonder(outlook.unheld)
+        self._to_look |= self.member.contested((*self.consumers, *self.halted))
         is_settled = not self.moves and not self._to_look
         self.agenda.planned(now_s, others=len(self.member.others), is_settled=is_settled)
 

@@ -2,7 +2,9 @@
 
 Each goes there once: its producer is the group's shard and its number is the message's seq, which
 the log refuses the second time. So whoever appended one and died before its checkpoint was kept, or
-was fenced by another worker that had one to append, does no harm.
+was fenced by another worker that had one to append, does no harm. A log tells of the last number of
+a producer alone what message has it: so where a later one of the shard is there, as when a batch
+had two and its checkpoint was not kept, or the group was put back, the letters are looked through.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from functools import partial
 
 from dlog.chance import Chance, backoff_s
 from dlog.errors import AlreadyExists, Corrupt, DlogError, FormatError, Retry
@@ -20,6 +23,7 @@ logger = logging.getLogger("dlog.groups")
 
 ERROR_CHARS_MAX = 2_000
 TRIES = 20
+LOOKED_THROUGH = 10_000  # of the last letters
 PREFIX = "dlog."
 
 
@@ -57,26 +61,41 @@ class DeadLetters:
             *message.headers,
             *((f"{PREFIX}{name}", value.encode()) for name, value in told.items()),
         ]
-        producer: tuple[int, int] | None = producer_of(self._group, uid), message.seq
+        producer = producer_of(self._group, uid), message.seq
         if is_entry:
             producer = producer_of(self._group, f"{uid}\0{message.id}"), 0
         for attempt in range(TRIES):
             try:
                 async with self._logs.open_writer(self.name) as log:
-                    await log.append(
-                        message.value, key=message.key, headers=headers, producer=producer
-                    )
+                    append = partial(log.append, message.value, key=message.key, headers=headers)
+                    try:
+                        await append(producer=producer)
+                    except AlreadyExists as there:
+                        if there.id is None and not await self._is_there(shard, message):
+                            await append()
                     return
-            except AlreadyExists as there:
-                if there.id is not None:
-                    return
-                # A later one of the shard is there: the group was put back. Twice is no loss.
-                producer = None
             except DlogError as refused:
                 if refused.retry is Retry.NEVER or attempt + 1 == TRIES:
                     raise
                 logger.info("log %r: a dead letter is tried again: %s", self.name, refused)
             await asyncio.sleep(backoff_s(attempt, self._chance, base_s=0.05, limit_s=5.0))
+
+    async def _is_there(self, shard: str, message: Message) -> bool:
+        """Among the last ones. We hold the log: nobody adds to it behind our look."""
+        wanted = {
+            "group": self._group,
+            "stream": self._stream,
+            "shard": shard,
+            "id": str(message.id),
+        }
+        looked_for = {(f"{PREFIX}{name}", value.encode()) for name, value in wanted.items()}
+        status = await self._logs.admin.status(self.name)
+        first = max(status.head_seq, status.next_seq - LOOKED_THROUGH)
+        async with self._logs.open_reader(self.name, start=first) as log:
+            async for letter in log:
+                if looked_for <= set(letter.headers):
+                    return True
+        return False
 
 
 def letter_for(error: Corrupt | FormatError, seq: int) -> Message | None:

@@ -14,7 +14,7 @@ from dlog.errors import ConfigError, Conflict, DlogError, NotFound, unknown
 from dlog.groups import presence
 from dlog.groups.charter import Charter, read_charter
 from dlog.groups.founding import shards_of
-from dlog.groups.heart import GroupDriver, lease_store
+from dlog.groups.group_driver import GroupDriver, lease_store
 from dlog.groups.holding import hold_name
 from dlog.groups.lags import lags_of, leases_of
 from dlog.groups.lease_driver import Logs

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,32 +22,28 @@ from typing import Any
 
 from dlog.clock import ageing_s
 from dlog.drive import Driver, Stores
-from dlog.effects import Effect, Procedure
+from dlog.effects import Procedure
 from dlog.errors import Broken, ConfigError, DlogError, LeaseLost, NotFound, Retry
 from dlog.groups import presence
-from dlog.groups.asks import Ask, Order, Saved, ShardStopped, Weigh, WorkerEnded
+from dlog.groups.asks import Ask, Look, Order, Saved, ShardStopped, Weigh, WorkerEnded
 from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
 from dlog.groups.errands import Errands
 from dlog.groups.founding import found, shards_of
+from dlog.groups.group_driver import GroupDriver, lease_store
 from dlog.groups.holding import GroupHolds
 from dlog.groups.homes import Home
 from dlog.groups.lags import Scales
-from dlog.groups.lease_driver import LeaseDriver, Logs
+from dlog.groups.lease_driver import Logs
 from dlog.groups.leases import Checkpoint
-from dlog.groups.log_leases import LogLeases
 from dlog.groups.membership import REPLACED
-from dlog.groups.meta_leases import MetaLeases
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shards import GroupShard
-from dlog.groups.store import LeaseStore
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
 from dlog.meta.store import MetaStore
-from dlog.streams.driver import StreamDriver
-from dlog.streams.reshard import LookForLog
 
 logger = logging.getLogger("dlog.groups")
 
@@ -62,25 +58,6 @@ class Aside:
     stores: Stores
     logs: Logs
     close: Callable[[], Awaitable[None]]
-
-
-class GroupDriver(LeaseDriver):
-    def __init__(self, stores: Stores, places: GroupPlaces, logs: Logs) -> None:
-        super().__init__(
-            stores.meta, stores.ledgers, places, logs, clock=stores.clock, metrics=stores.metrics
-        )
-        self._streams = StreamDriver(stores)
-
-    async def perform(self, effect: Effect) -> Any:
-        if isinstance(effect, LookForLog):
-            return await self._streams.perform(effect)
-        return await super().perform(effect)
-
-
-def lease_store(kind: str, places: GroupPlaces, stores: Stores) -> LeaseStore:
-    if kind == "logs":
-        return LogLeases(places, stores.chance, stores.clock.wall_us)
-    return MetaLeases(places, stores.chance, stores.clock.wall_us)
 
 
 @dataclass(slots=True)
@@ -120,11 +97,12 @@ class Heart:
         self.ended: Future[str] = Future()
         self.home = home
         self.numbers: dict[str, int] = {}  # of shards, by their logs; they never change
+        self.looked: Counter[str] = Counter()  # at leases
         self._open_aside = open_aside
         self._on_orders = on_orders
         self._lock = threading.Lock()
         self._core: WorkerCore | None = None
-        self._is_quiet = False
+        self._is_live = False  # somebody drives the core
         self._now_s: Callable[[], float] = lambda: 0.0
         self._made: dict[str, deque[_Made]] = {}
         self._logs_uid: dict[str, str] = {}
@@ -253,7 +231,7 @@ class Heart:
         self._meta, self._places = stores.meta, places
         self._stream_path = stores.layout.stream(self.stream)
         with self._lock:
-            self._core, self._is_quiet = core, False
+            self._core, self._is_live = core, True
             if self._leave_why is not None:
                 core.ask_leave(self._now_s(), self._leave_why)
             core.on_time(self._now_s())
@@ -261,11 +239,11 @@ class Heart:
             self._pump()
             await self._ending.wait()
         finally:
-            await self._quiet()
             with self._lock:
-                self._is_quiet = True
-            for shard in list(self._made):
-                self._settle(shard, None, LeaseLost(f"shard {shard!r} is not ours any more"))
+                self._is_live = False
+            for shard in list(self._made):  # this end may have waited for none of them
+                self._settle(shard, None, _not_ours(shard))
+            await self._quiet()
 
     async def _quiet(self) -> None:
         if self._timer is not None:
@@ -334,9 +312,11 @@ class Heart:
         waiter: Future[None] | None = None,
     ) -> None:
         core = self._core
+        if core is None:
+            raise _not_ours(shard)
         with self._lock:
-            if core is None or self._is_quiet:  # nobody would save it any more
-                raise LeaseLost(f"shard {shard!r} is not ours any more", epoch=epoch)
+            if not self._is_live:
+                raise _not_ours(shard)
             core.on_checkpoint(shard, epoch, checkpoint, at_once=at_once, now_s=self._now_s())
             tracker = core.consumers[shard].tracker
             newest = tracker.newest
@@ -353,6 +333,27 @@ class Heart:
             is_news = at_once or last is None
         if is_news:
             self.poke()
+
+    def doubt(self, shard: str) -> int:
+        """Somebody says that it is lost. We look, and have when `looked` is so much."""
+        core = self._core
+        if core is None:
+            return 0
+        with self._lock:
+            is_old = isinstance(core.underway.busy.get(shard), Look)
+            core.member.wanted.add(shard)
+            core.on_time(self._now_s())
+        self.poke()
+        return self.looked[shard] + 1 + is_old
+
+    def parents(self, shard: str) -> tuple[str, ...]:
+        """Those that came before it, which the group has done."""
+        core = self._core
+        if core is None:
+            return ()
+        with self._lock:
+            known = core.graph.shards.get(shard)
+            return () if known is None else known.parents
 
     def newest(self, shard: str) -> Checkpoint | None:
         core = self._core
@@ -439,8 +440,9 @@ class Heart:
                 orders.append(effect)
         self._arm(wakes_s, now_s)
         self._watch(core, watched)
-        if fenced - self._fenced:
-            orders += [Fenced(shard, epoch) for shard, epoch in fenced - self._fenced]
+        for shard, epoch in sorted(fenced - self._fenced):
+            self._settle(shard, None, _not_ours(shard))
+            orders.append(Fenced(shard, epoch))
         self._fenced = fenced
         if orders:
             self._on_orders(orders)
@@ -464,6 +466,8 @@ class Heart:
         except Exception as bug:
             logger.exception("group %r: %s", self.group, ask)
             error = Broken(f"{type(bug).__name__}: {bug}")
+        if isinstance(ask, Look):
+            self.looked[ask.shard] += error is None
         with self._lock:
             core.answered(ask, answer, error, self._now_s())
         self._pump()
@@ -477,8 +481,7 @@ class Heart:
                 if error is None:
                     self.holds.move(shard, checkpoint.position)
             case ShardStopped(shard=shard, reason=reason):
-                lost = LeaseLost(f"shard {shard!r} is not ours any more")
-                self._settle(shard, None, lost)
+                self._settle(shard, None, _not_ours(shard))
                 if reason is StopReason.ENDED:
                     self.holds.drop_soon(shard)
                 elif reason is StopReason.LOST:
@@ -565,11 +568,10 @@ class Heart:
         while True:
             try:
                 async with self._meta.watch(path) as watch:
-                    while True:
-                        if await watch.wait(WATCH_MS):
-                            with self._lock:
-                                tell(core, self._now_s())
-                            self._pump()
+                    while await watch.wait(WATCH_MS):
+                        with self._lock:
+                            tell(core, self._now_s())
+                        self._pump()
             except DlogError as error:
                 logger.debug("group %r: no watch of %s: %s", self.group, path, error)
                 await asyncio.sleep(core.options.retry_s)
@@ -580,6 +582,10 @@ class Fenced(Order):
     """The shard is lost: what its program is at now is worth nothing any more."""
 
     epoch: int
+
+
+def _not_ours(shard: str) -> LeaseLost:
+    return LeaseLost(f"shard {shard!r} is not ours any more")
 
 
 def _hint_worker(worker: WorkerId, core: WorkerCore, now_s: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dlog.admin.admin import Admin
@@ -18,7 +19,7 @@ from dlog.reader.places import Start
 logger = logging.getLogger("dlog.groups")
 
 LAST_TRIES = 3  # of the last move of a shard that goes elsewhere; who has it next moves it on
-RETRY_S = 0.2
+RETRY_S, RETRY_S_MAX = 0.2, 10.0
 AT_ONCE = 4
 
 
@@ -44,11 +45,12 @@ class GroupHolds:
         self._every_s = every_s
         self._kept: dict[str, _Kept] = {}
         self._drops: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
         self._few = asyncio.Semaphore(AT_ONCE)  # renewals go the same way, and are not to wait
 
-    async def begin(self, log: str, at: Start) -> None:
-        """Held from there on, once this returns. A hold that stands further ahead was left there
-        by somebody who put the group back behind it."""
+    async def begin(self, log: str, at: Start, behind: Iterable[str] = ()) -> None:
+        """Held from there on, once this returns; what comes before, and is done, is not. A hold
+        that stands further ahead was left there by somebody who put the group back behind it."""
         kept = self._kept.setdefault(log, _Kept())
         kept.hurry.clear()
         kept.wanted = None  # of an earlier time that we had it; it may have been put back since
@@ -59,6 +61,8 @@ class GroupHolds:
                 with contextlib.suppress(NotFound):
                     await self._admin.drop_hold(log, self._name)
                 await self._put(log, at)
+        for parent in behind:
+            await self.drop(parent)
 
     async def _put(self, log: str, at: Start) -> None:
         note = "what this group has not consumed yet"
@@ -85,8 +89,8 @@ class GroupHolds:
             kept.hurry.set()
 
     def drop_soon(self, log: str) -> None:
-        """All of the shard is done. A hold that nobody moves would keep its log for ever: so
-        whoever ends waits for that, too."""
+        """All of the shard is done. A hold that nobody moves would keep its log for ever: so it is
+        tried until it is dropped, and whoever ends waits for that, too, for a few tries."""
         task = asyncio.get_running_loop().create_task(self._drop(log))
         self._drops.add(task)
         task.add_done_callback(self._drops.discard)
@@ -98,20 +102,32 @@ class GroupHolds:
             kept.hurry.set()
             if kept.task is not None:
                 await asyncio.wait({kept.task})
-        for attempt in range(LAST_TRIES):
+        failed = 0
+        while True:
             try:
-                async with self._few:
-                    await self._admin.drop_hold(log, self._name)
-                return
-            except NotFound:
+                await self.drop(log)
                 return
             except DlogError as error:
-                if error.retry is Retry.NEVER or attempt + 1 == LAST_TRIES:
+                failed += 1
+                if error.retry is Retry.NEVER or (self._closing.is_set() and failed >= LAST_TRIES):
                     logger.warning("log %r: hold %r stays: %s", log, self._name, error)
                     return
-            await asyncio.sleep(RETRY_S)
+                logger.info("log %r: hold %r is dropped later: %s", log, self._name, error)
+            if self._closing.is_set():
+                await asyncio.sleep(RETRY_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(RETRY_S_MAX, RETRY_S * 2 ** min(failed, 10))):
+                    await self._closing.wait()
+
+    async def drop(self, log: str) -> None:
+        """Of a shard that is done, by us or by somebody who could not see to it any more."""
+        with contextlib.suppress(NotFound):
+            async with self._few:
+                await self._admin.drop_hold(log, self._name)
 
     async def close(self) -> None:
+        self._closing.set()
         tasks = [kept.task for kept in self._kept.values() if kept.task is not None]
         tasks += self._drops
         for kept in self._kept.values():

@@ -369,3 +369,8 @@ class Membership:
             for incarnation in node.after
             if WorkerId(node.id.name, incarnation) in known
         }
+
+    def contested(self, ours: Iterable[str]) -> dict[str, None]:
+        """What somebody else says to have as well: one of us was fenced, and was not told."""
+        theirs = {shard for node in self.others.values() for shard in node.holds}
+        return dict.fromkeys(sorted(theirs.intersection(ours)))

@@ -197,12 +197,13 @@ class ShardRun:
         return "earliest" if start == "latest" else start
 
     async def _hold(self, at: Position) -> None:
-        """What is not consumed is not truncated."""
-        heart = self._heart
-        holds = heart.holds
+        """What is not consumed is not truncated. Whoever did what came before may have died before
+        it let go of that: whoever begins behind it sees to it."""
+        heart, holds = self._heart, self._heart.holds
         assert holds is not None
+        behind = heart.parents(self.log) if self._start is None else ()
         try:
-            await self._patiently(lambda: heart.home.run(holds.begin(self.log, at)))
+            await self._patiently(lambda: heart.home.run(holds.begin(self.log, at, behind)))
         except Stopped:
             pass
         except DlogError as error:
@@ -523,11 +524,20 @@ class ShardRun:
             await self._until_ours()
 
     async def _unless_lost(self, error: Exception) -> None:
-        """The program may hear it before us. It may as well say so itself, by what it asked
-        elsewhere or at a bad moment: then it failed, like any other."""
-        if isinstance(error, LeaseLost) and self._heart.has_lost(self.log, self.epoch):
-            await self._stopping.wait()
-            raise Stopped from None
+        """The program may hear it before us, from whoever has it now: so we look. It may as well
+        say so itself, by what it asked elsewhere or at a bad moment: then it failed, like any
+        other."""
+        if not isinstance(error, LeaseLost):
+            return
+        heart, log = self._heart, self.log
+        looked = heart.doubt(log)
+        while not heart.has_lost(log, self.epoch):
+            if heart.looked[log] >= looked:
+                return
+            self.doing = "waits: its program says that the shard is lost"
+            await self._pause(1)
+        await self._stopping.wait()
+        raise Stopped from None
 
     async def _pause(self, attempt: int) -> None:
         base_s = self._options.retry_pause_ms / 1000

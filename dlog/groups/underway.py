@@ -3,11 +3,12 @@ again, shards that are on their way to it, and whom it asks to look at shards.""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from dlog.groups.asks import OfShard, Ring, Save
-from dlog.groups.view import WorkerId
+from dlog.groups.asks import OfShard, Ring, Save, Take
+from dlog.groups.store import Held
+from dlog.groups.view import Move, WorkerId
 
 
 @dataclass(slots=True)
@@ -53,6 +54,17 @@ class Rings:
 
     def want(self, worker: WorkerId, shard: str) -> None:
         self._wanted.setdefault(worker, {})[shard] = None
+
+    def planned(self, moves: Iterable[Move], unblocked: Container[str]) -> None:
+        """Who takes what may be taken from now on."""
+        for move in moves:
+            if move.shard in unblocked:
+                self.want(move.taker, move.shard)
+
+    def taken(self, take: Take, answer: object) -> None:
+        """Who was fenced may be at work, and not know."""
+        if take.over is not None and isinstance(answer, Held):
+            self.want(take.over, take.shard)
 
     def due(self) -> list[Ring]:
         if not self._wanted:

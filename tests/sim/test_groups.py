@@ -13,14 +13,15 @@ from dlog.ids import Position
 from dlog.testing.sim.groups_crowd import Crowd
 from dlog.testing.sim.groups_oracle import GroupOracle
 from dlog.testing.sim.groups_world import SimShard
-from dlog.testing.sim.planted import groups, planted
+from dlog.testing.sim.planted import groups, groups_weights, planted
 from dlog.testing.sim.runs import hunt, run_many
 from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.world import Violation, World
 
 HISTORIES, HISTORIES_MAX = 400, 1500
-CAUGHT = sorted(name for name, plant in groups.PLANTS.items() if plant.survives is None)
-SURVIVORS = sorted(groups.PLANTS.keys() - set(CAUGHT))
+PLANTS = {**groups.PLANTS, **groups_weights.PLANTS}
+CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
+SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 ANA, BOB = WorkerId("ana", "a"), WorkerId("bob", "b")
 
 
@@ -38,7 +39,7 @@ def test_no_history_of_a_group_breaks_a_promise(store: str) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    found = hunt(groups.PLANTS[name], count=HISTORIES_MAX)
+    found = hunt(PLANTS[name], count=HISTORIES_MAX)
     assert found.finding is not None, f"{found.histories} histories"
     stale = isinstance(found.finding.error, (AttributeError, NameError, TypeError))
     assert not stale, found.finding
@@ -48,7 +49,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
 def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not() -> None:
     """Head to head, in the same weather: where a thief consumes as soon as it has the lease, as
     with one owner per lease, a rebalance without any crash processes messages twice."""
-    single = groups.PLANTS["a_thief_does_not_wait"]
+    single = PLANTS["a_thief_does_not_wait"]
     run_many("groups", count=300, **single.fixed).check()
     found = hunt(single, count=HISTORIES_MAX)
     assert found.finding is not None
@@ -57,7 +58,7 @@ def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not() -> Non
 
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_a_survivor_does_no_harm(name: str) -> None:
-    plant = groups.PLANTS[name]
+    plant = PLANTS[name]
     with planted(plant):
         run_many(plant.world, count=60, **plant.fixed).check()
 

@@ -57,25 +57,40 @@ class DriverWeather:
     def fix(self, **options: Any) -> None:
         """Options instead of what was drawn: by their names, those of the climate's parts as
         `meta_…`, `bookie_…`, `road_…`, `stream_…`, `trouble_…`."""
-        climate = self.climate
-        parts: dict[str, Any] = {
-            "meta": climate.meta,
-            "bookie": climate.bookies,
-            "road": climate.roads,
-            "stream": climate.streams,
-            "trouble": climate.trouble,
-        }
-        for name, value in options.items():
-            prefix, _, rest = name.partition("_")
-            owner: Any = self if hasattr(self, name) else climate
-            if not hasattr(owner, name):
-                owner, name = parts[prefix], rest
-            if not hasattr(owner, name):
-                raise TypeError(f"no weather has {name}")
-            setattr(owner, name, value)
+        fix_weather(self, self.climate, options)
+
+
+def fix_weather(weather: Any, climate: Climate, options: dict[str, Any]) -> None:
+    parts: dict[str, Any] = {
+        "meta": climate.meta,
+        "bookie": climate.bookies,
+        "road": climate.roads,
+        "stream": climate.streams,
+        "trouble": climate.trouble,
+    }
+    for name, value in options.items():
+        prefix, _, rest = name.partition("_")
+        owner: Any = weather if hasattr(weather, name) else climate
+        if not hasattr(owner, name):
+            owner, name = parts[prefix], rest
+        if not hasattr(owner, name):
+            raise TypeError(f"no weather has {name}")
+        setattr(owner, name, value)
 
 
 def draw_driver_weather(chance: Chance) -> DriverWeather:
+    copies, acks = chance.pick(((3, 2), (3, 2), (2, 2), (3, 3), (4, 3), (1, 1)), "copies and acks")
+    weather = DriverWeather(
+        climate=draw_climate(chance),
+        copies=copies,
+        acks=acks,
+        bookies=copies + chance.pick((1, 2, 0), "spare bookies"),
+    )
+    _draw_programs(chance, weather)
+    return weather
+
+
+def draw_climate(chance: Chance) -> Climate:
     def rate(what: str, high: float = 0.1, on: float = FAULT_ON) -> float:
         return chance.rate(0.003, high, on=on, what=what)
 
@@ -85,65 +100,57 @@ def draw_driver_weather(chance: Chance) -> DriverWeather:
     def pause(what: str, share: float = 0.2) -> float:
         return chance.pick((2_000.0, 400.0), what) if on(what, share) else math.inf
 
-    copies, acks = chance.pick(((3, 2), (3, 2), (2, 2), (3, 3), (4, 3), (1, 1)), "copies and acks")
-    weather = DriverWeather(
-        climate=Climate(
-            bookies=Manners(
-                journal_ms=chance.pick((2.0, 2.0, 20.0), "a journal's mean"),
-                busy=rate("bookies are busy"),
-                io_failed=rate("disks fail", 0.03),
-                never=rate("acks are never sent", 0.03),
-                twice=rate("acks come twice"),
-                late=rate("answers are late"),
-                disordered=rate("acks change places"),
-                broken=rate("entries come back damaged", 0.03),
-                short=rate("batches end early"),
-                watch_lost=rate("long polls are forgotten"),
-            ),
-            roads=Roads(
-                far=chance.pick((0.0, 0.0, 0.4), "far pairs"),
-                far_factor=chance.pick((10.0, 100.0), "how far"),
-                refused=rate("connections are refused"),
-                breaks=rate("connections break", 0.02),
-            ),
-            streams=Streams(
-                cut=chance.pick((0.0, 0.1, 0.5), "bytes are cut"),
-                kernel_bytes=chance.pick((1 << 18, 1 << 12, 400), "kernel buffers"),
-            ),
-            meta=MetaManners(
-                refused=rate("metadata refuses"),
-                request_lost=rate("metadata requests are lost"),
-                reply_lost=rate("metadata replies are lost"),
-                late=rate("metadata writes arrive late"),
-                outages=on("metadata outages"),
-                pauses=on("leader pauses"),
-                stale=rate("stale reads", 0.5),
-                torn=rate("torn listings", 0.5),
-                touched=rate("strangers store nodes again"),
-                session_ends=rate("sessions end", 0.02),
-                watch_lost=rate("watches are lost", 0.5),
-                watch_late=rate("watches are late", 0.5),
-                watch_twice=rate("watches are doubled", 0.5),
-            ),
-            trouble=Trouble(
-                kill_ms=pause("bookies are killed"),
-                stop_ms=pause("bookies are stopped"),
-                read_only_ms=pause("bookies turn read-only"),
-                cut_ms=pause("roads are cut"),
-                reset_ms=pause("connections are reset"),
-                lasts_ms=chance.pick((300.0, 2_000.0, 8_000.0), "how long"),
-                down_max=chance.pick((1, 2), "bookies down"),
-            ),
-            busy=rate("loops are busy"),
-            shuffled=chance.pick((0.0, 0.5), "arrivals change places"),
-            meta_ms=chance.pick((0.5, 0.5, 10.0), "the way to the metadata"),
+    return Climate(
+        bookies=Manners(
+            journal_ms=chance.pick((2.0, 2.0, 20.0), "a journal's mean"),
+            busy=rate("bookies are busy"),
+            io_failed=rate("disks fail", 0.03),
+            never=rate("acks are never sent", 0.03),
+            twice=rate("acks come twice"),
+            late=rate("answers are late"),
+            disordered=rate("acks change places"),
+            broken=rate("entries come back damaged", 0.03),
+            short=rate("batches end early"),
+            watch_lost=rate("long polls are forgotten"),
         ),
-        copies=copies,
-        acks=acks,
-        bookies=copies + chance.pick((1, 2, 0), "spare bookies"),
+        roads=Roads(
+            far=chance.pick((0.0, 0.0, 0.4), "far pairs"),
+            far_factor=chance.pick((10.0, 100.0), "how far"),
+            refused=rate("connections are refused"),
+            breaks=rate("connections break", 0.02),
+        ),
+        streams=Streams(
+            cut=chance.pick((0.0, 0.1, 0.5), "bytes are cut"),
+            kernel_bytes=chance.pick((1 << 18, 1 << 12, 400), "kernel buffers"),
+        ),
+        meta=MetaManners(
+            refused=rate("metadata refuses"),
+            request_lost=rate("metadata requests are lost"),
+            reply_lost=rate("metadata replies are lost"),
+            late=rate("metadata writes arrive late"),
+            outages=on("metadata outages"),
+            pauses=on("leader pauses"),
+            stale=rate("stale reads", 0.5),
+            torn=rate("torn listings", 0.5),
+            touched=rate("strangers store nodes again"),
+            session_ends=rate("sessions end", 0.02),
+            watch_lost=rate("watches are lost", 0.5),
+            watch_late=rate("watches are late", 0.5),
+            watch_twice=rate("watches are doubled", 0.5),
+        ),
+        trouble=Trouble(
+            kill_ms=pause("bookies are killed"),
+            stop_ms=pause("bookies are stopped"),
+            read_only_ms=pause("bookies turn read-only"),
+            cut_ms=pause("roads are cut"),
+            reset_ms=pause("connections are reset"),
+            lasts_ms=chance.pick((300.0, 2_000.0, 8_000.0), "how long"),
+            down_max=chance.pick((1, 2), "bookies down"),
+        ),
+        busy=rate("loops are busy"),
+        shuffled=chance.pick((0.0, 0.5), "arrivals change places"),
+        meta_ms=chance.pick((0.5, 0.5, 10.0), "the way to the metadata"),
     )
-    _draw_programs(chance, weather)
-    return weather
 
 
 def _draw_programs(chance: Chance, weather: DriverWeather) -> None:

@@ -20,6 +20,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 from dlog.testing.sim.world import World
@@ -30,6 +31,7 @@ T = TypeVar("T")
 _LATE_MS = 0.001
 _BUSY_MS = 20.0
 
+OnThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
 Connect = Callable[[Callable[[], asyncio.Protocol], str, int], Awaitable[asyncio.Transport]]
 
 
@@ -41,6 +43,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.busy = busy
         self.shuffled = shuffled
         self.connect: Connect | None = None
+        self.on_thread: OnThread | None = None  # what simulates other threads
         self.unheard: list[dict[str, Any]] = []  # what nobody caught
         self.turns = 0
         self._ready: deque[asyncio.Handle] = deque()
@@ -217,7 +220,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def getaddrinfo(self, *_: Any, **__: Any) -> Any:
         raise OSError("a simulated process resolves no names: it has no network but the simulated")
 
-    def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, call: Callable[..., Any], *args: Any
+    ) -> Any:
+        if self.on_thread is not None:
+            return self.on_thread(partial(call, *args))
         raise RuntimeError("a simulated process has one thread; to_thread() needs others")
 
     async def shutdown_asyncgens(self) -> None:

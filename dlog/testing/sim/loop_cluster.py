@@ -82,10 +82,10 @@ class LoopCluster:
             self._register(server)
         self._let_trouble_come()
 
-    def process(self, name: str) -> LoopProcess:
+    def process(self, name: str, *, kind: type[LoopProcess] = LoopProcess) -> LoopProcess:
         """A new one."""
         climate = self.climate
-        process = LoopProcess(self.world, name, busy=climate.busy, shuffled=climate.shuffled)
+        process = kind(self.world, name, busy=climate.busy, shuffled=climate.shuffled)
         process.tree = self.tree
         process.meta_ms = climate.meta_ms
         process.stack = TcpStack(

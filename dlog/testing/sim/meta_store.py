@@ -42,6 +42,11 @@ class MetaTree(SimMeta):
         """The next ledger has an id from here on."""
         return self._number
 
+    @property
+    def serial(self) -> int:
+        """Of the last change."""
+        return self._serial
+
     def make(
         self, path: str, value: bytes, *, owner: SimMetaStore | None, sequential: bool
     ) -> Created:
@@ -206,7 +211,9 @@ class SimMetaStore:
 
         def call() -> None:
             if watch in self._watches:
-                self._tree.watch(watch.path, call)
+                if watch.armed_at != self._tree.serial:  # else it is told twice of one change
+                    watch.armed_at = self._tree.serial
+                    self._tree.watch(watch.path, call)
                 delay_ms = self._tree.world.chance.delay(self.meta_ms)
                 self._tree.world.after(delay_ms, lambda: self.receive(watch.changed.set))
 
@@ -221,6 +228,7 @@ class SimWatch:
     def __init__(self, store: SimMetaStore, path: str) -> None:
         self.path = path
         self.changed = asyncio.Event()
+        self.armed_at = -1  # behind which change
         self._store = store
         self._is_entered = False
 

@@ -170,9 +170,11 @@ class Hunt:
     finding: Finding | None
 
 
-def hunt(plant: Plant, *, count: int | None = None, seconds: float | None = None) -> Hunt:
+def hunt(
+    plant: Plant, *, first: int = 0, count: int | None = None, seconds: float | None = None
+) -> Hunt:
     with planted(plant):
-        tally = run_many(plant.world, count=count, seconds=seconds, stops=True, **plant.fixed)
+        tally = run_many(plant.world, first, count, seconds=seconds, stops=True, **plant.fixed)
     finding = tally.findings[0] if tally.findings else None
     return Hunt(plant, tally.histories, tally.took_s, finding)
 

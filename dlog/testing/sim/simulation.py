@@ -222,7 +222,7 @@ class Simulation:
 
     def _new_process(self, name: str) -> LoopProcess:
         process = self.cluster.process(name)
-        _PROCESSES[process.loop] = process
+        PROCESSES[process.loop] = process
         return process
 
     def _bookie(self) -> Any:
@@ -256,7 +256,7 @@ def run_history(
     world = World(chance, told=told)
     world.events_max = _EVENTS_MAX
     error: BaseException | None = None
-    with settings(world) as unheard, _simulated_clients(world) as names:
+    with settings(world) as unheard, simulated_clients(world) as names:
         sim = Simulation(world, troubles, bookies, names)
         task = sim.process.start(sim.run(test(sim)))
         try:
@@ -270,7 +270,7 @@ def run_history(
             with silence():
                 sim.cluster.dispose()
                 for process in sim.cluster.processes.values():
-                    _PROCESSES.pop(process.loop, None)
+                    PROCESSES.pop(process.loop, None)
                 forget_frames(error)
                 del sim, task, process
                 gc.collect(1)  # what the first look kept is older by now
@@ -295,18 +295,18 @@ def _check_left(sim: Simulation, unheard: list[str]) -> None:
 
 # --- clients that know nothing of it
 
-_PROCESSES: dict[Any, LoopProcess] = {}
+PROCESSES: dict[Any, LoopProcess] = {}
 
 
 @contextlib.contextmanager
-def _simulated_clients(world: World) -> Iterator[list[str]]:
+def simulated_clients(world: World) -> Iterator[list[str]]:
     """Whatever is opened on the loop of a simulated process is opened in its world; and when the
     story is told, it tells what programs asked for. Gives the names of the logs that are
     written."""
     real = Client._open_stores
 
     def open_stores(self: Client, *, create: bool) -> Stores:
-        process = _PROCESSES.get(asyncio.get_running_loop())
+        process = PROCESSES.get(asyncio.get_running_loop())
         if process is None:
             return real(self, create=create)
         return process.new_stores(self._metrics)
@@ -356,7 +356,7 @@ def _told(call: Callable[..., Coroutine[Any, Any, Any]], what: str) -> Any:
     inside = _INSIDE
 
     async def telling(self: Any, *args: Any, **options: Any) -> Any:
-        process, task = _PROCESSES.get(asyncio.get_running_loop()), asyncio.current_task()
+        process, task = PROCESSES.get(asyncio.get_running_loop()), asyncio.current_task()
         if process is None or task in inside:
             return await call(self, *args, **options)
         inside.add(task)

@@ -79,6 +79,10 @@ class World:
         if until_ms < math.inf and (done is None or not done()):
             self._now_ms = max(self._now_ms, until_ms)
 
+    def end(self) -> None:
+        """Nothing happens here any more, and nothing is kept for what would."""
+        self._heap.clear()
+
     def strikes(self, rate: float, what: str) -> bool:
         """Does a fault of this rate hit now? Never when it is calm."""
         if rate <= 0.0 or self.is_calm or not self.chance.hits(rate, what):

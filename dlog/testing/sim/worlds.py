@@ -50,4 +50,5 @@ WORLDS: dict[str, RunHistory] = {
     "log-life-bookies": _world("log_world:run_log_history", ledgers="bookies", life=1.0),
     "streams-config": _world("streams_config:run_config_history"),
     "streams-health": _world("streams_health:run_health_history"),
+    "workers": _world("workers_run:run_workers_history"),
 }

@@ -10,9 +10,12 @@ from dlog.groups import asks
 from dlog.groups.consumer import ShardConsumer, ShardState, StopReason, StopStep
 from dlog.groups.core import WorkerCore
 from dlog.groups.leases import Checkpoint, Lease
-from dlog.groups.membership import GroupOptions
+from dlog.groups.membership import GroupOptions, Phase
+from dlog.groups.presence import SeenWorker
+from dlog.groups.shards import GroupShard
 from dlog.groups.store import Held
 from dlog.groups.view import WorkerId
+from dlog.groups.workers import WorkerNode
 from dlog.ids import Position
 from tests.unit.groups.calm import TIMEOUT_MS, CalmGroup
 
@@ -332,6 +335,26 @@ def test_lh_37_a_victim_that_takes_longer_than_it_may_is_fenced() -> None:
     assert started.epoch == 2
     assert victim.alive
     assert group.oracle.forced == {started.shard}
+    at_start = group.told.index(("w1", started))
+    rung = [what for _, what in group.told[at_start:] if isinstance(what, asks.Ring)]
+    assert started.shard in rung[0].shards, "who was fenced is told so, though it was asked before"
+
+
+def test_i22_two_that_say_to_have_one_shard_look() -> None:
+    """Whoever was fenced, and was not told, has nothing to save, and would never learn it."""
+    core = renewing()
+    core.member.phase = Phase.MEMBER
+    core.graph.update([GroupShard("s")])
+    other = WorkerId("other", "1" * 32)
+    core.member.others[other] = WorkerNode(other, holds=("s",))
+    core.agenda.soon(1.0)
+    core.on_time(5.0)
+    (read,) = [each for each in core.take() if isinstance(each, asks.ReadGroup)]
+    workers = {other: SeenWorker(core.member.others[other], 1)}
+    core.answered(read, ([GroupShard("s")], workers), None, 5.0)
+    (look,) = [each for each in core.take() if isinstance(each, asks.Look)]
+    core.answered(look, Held(Lease("s", 5, other, other), 1, 5), None, 5.1)
+    assert core.consumers["s"].reason is StopReason.LOST
 
 
 # --- one shard

@@ -101,6 +101,8 @@ ROOMS = (
     "streams_config",
     "groups",
     "groups_weights",
+    "workers",
+    "workers_heart",
 )
 
 
