@@ -41,9 +41,11 @@ def run_workers_history(chance: Chance, *, told: bool = False, **fixed: Any) -> 
         finally:
             with silence():
                 history.dispose()
-                forget_frames(sys.exc_info()[1])
+                broken = sys.exc_info()[1]
+                forget_frames(broken)
                 del history
-                gc.collect(1)
+                # What a broken history leaves would be told in the middle of another one.
+                gc.collect(1 if broken is None else 2)
     return world
 
 
