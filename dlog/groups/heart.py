@@ -303,6 +303,11 @@ class Heart:
             consumer = core.consumers.get(shard)
             return consumer is None or consumer.epoch != epoch or consumer.is_fenced
 
+    def look_at(self, shard: str) -> None:
+        """Whose lease it is: somebody told that it is another one's."""
+        self.tell(lambda core, _: core.member.wanted.add(shard))
+        self.tell(lambda core, now_s: core.on_time(now_s))
+
     def delivered(self, shard: str, epoch: int, position: Position) -> None:
         core = self._core
         assert core is not None
@@ -405,7 +410,8 @@ class Heart:
             shards = {each.shard: each.state.value for each in core.consumers.values()}
             confirmed_s = core.member.confirmed_s
             quiet_s = None if confirmed_s is None else self._now_s() - confirmed_s
-            return Facts(core.me, shards, tuple(core.halted), core.member.is_member, quiet_s)
+            me = None if core.member.seen is None else core.me
+            return Facts(me, shards, tuple(core.halted), core.member.is_member, quiet_s)
 
     def abandon(self) -> None:
         """Without farewell: for a worker that nobody holds any more."""

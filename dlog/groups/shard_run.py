@@ -523,11 +523,15 @@ class ShardRun:
             await self._until_ours()
 
     async def _unless_lost(self, error: Exception) -> None:
-        """The program may hear it before us. It may as well say so itself, by what it asked
-        elsewhere or at a bad moment: then it failed, like any other."""
-        if isinstance(error, LeaseLost) and self._heart.has_lost(self.log, self.epoch):
+        """The program may hear it before us: from us, or from whoever refuses its token. So the
+        lease is looked at. If it is ours all the same, the program failed like any other."""
+        if not isinstance(error, LeaseLost):
+            return
+        if self._heart.has_lost(self.log, self.epoch):
             await self._stopping.wait()
             raise Stopped from None
+        self._heart.look_at(self.log)
+        await self._stopping.sleep(self._options.group_options().renew_s)
 
     async def _pause(self, attempt: int) -> None:
         base_s = self._options.retry_pause_ms / 1000
