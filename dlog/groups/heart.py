@@ -406,7 +406,8 @@ class Heart:
             shards = {each.shard: each.state.value for each in core.consumers.values()}
             confirmed_s = core.member.confirmed_s
             quiet_s = None if confirmed_s is None else self._now_s() - confirmed_s
-            return Facts(core.me, shards, tuple(core.halted), core.member.is_member, quiet_s)
+            me = None if core.member.seen is None else core.me
+            return Facts(me, shards, tuple(core.halted), core.member.is_member, quiet_s)
 
     def abandon(self) -> None:
         """Without farewell: for a worker that nobody holds any more."""

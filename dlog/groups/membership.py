@@ -354,23 +354,34 @@ class Membership:
 
     def is_replaced(self) -> bool:
         """Another process goes by our name since."""
-        return any(
-            each.id.name == self.me.name and self.me.incarnation in each.after
-            for each in self.others.values()
+        mine = self.seen
+        return mine is not None and any(
+            _gives_way(mine.node, each) for each in self.others.values()
         )
 
     def replaced(self) -> set[WorkerId]:
         """Workers that came again under the same name: they take no new shards."""
-        known = {*self.others, self.me}
-        nodes = [*self.others.values(), *([self.seen.node] if self.seen is not None else [])]
+        by_name: dict[str, list[WorkerNode]] = {}
+        for node in (*self.others.values(), *(() if self.seen is None else (self.seen.node,))):
+            by_name.setdefault(node.id.name, []).append(node)
         return {
-            WorkerId(node.id.name, incarnation)
-            for node in nodes
-            for incarnation in node.after
-            if WorkerId(node.id.name, incarnation) in known
+            one.id
+            for nodes in by_name.values()
+            for one in nodes
+            if any(_gives_way(one, each) for each in nodes)
         }
 
     def contested(self, ours: Iterable[str]) -> dict[str, None]:
         """What somebody else says to have as well: one of us was fenced, and was not told."""
         theirs = {shard for node in self.others.values() for shard in node.holds}
         return dict.fromkeys(sorted(theirs.intersection(ours)))
+
+
+def _gives_way(one: WorkerNode, other: WorkerNode) -> bool:
+    """Who goes by one name with another that came behind it. Two that came at once did not see each
+    other: then one of them does."""
+    if one.id.name != other.id.name or one.id == other.id:
+        return False
+    if other.id.incarnation in one.after:
+        return False
+    return one.id.incarnation in other.after or one.id.incarnation < other.id.incarnation

@@ -17,7 +17,9 @@ from tests.api.grouping import (
     Seen,
     a_group,
     checkpoints,
+    kept_up_to,
     seen_all,
+    send,
     why,
     work,
 )
@@ -244,3 +246,33 @@ async def test_a_thread_that_outlives_its_worker_is_told(api: Api) -> None:
         may_go_on.set()
         await eventually(lambda: told)
         assert [still for _, still in told] == [False]
+
+
+async def test_a_token_that_is_refused_elsewhere_is_no_failure_of_a_message(url: str) -> None:
+    """LH flaw 5: another one has the shard, and the other side knows it before the worker does. So
+    the lease is looked at; no message is a dead letter for that."""
+    seen = Seen()
+    least = [0]
+
+    def process(batch: Any, tracker: Any) -> None:
+        if tracker.token < least[0]:
+            raise dlog.LeaseLost("a larger token was here")
+        seen.process(batch, tracker)
+
+    ways = {"on_error": "dead_letter", "dead_letters": "dead", "attempts": 1, "flush_ms": 0}
+    api = AioApi(url)
+    log = f"{STREAM}/0"
+    async with a_group(api, shards=1, messages=0) as (client, _, writer):
+        async with work(client, process, **ways):
+            await send(writer, 10)
+            await seen_all(seen, 10)
+            await kept_up_to(client, 10)
+            site = await client.group(GROUP, STREAM)._site()  # and nobody rings
+            lease = await site.driver.run(site.store.read(log))
+            await site.driver.run(site.store.reset(log, lease.checkpoint, forced=True))
+            least[0] = 2
+            await send(writer, 10, first=10)
+            await seen_all(seen, 20)
+        assert await checkpoints(client) == {log: 20}
+        with pytest.raises(dlog.NotFound):
+            await api.values("dead")

@@ -195,12 +195,32 @@ def test_a_hint_brings_a_look_in_sooner() -> None:
 
 def test_flaw_10_one_that_comes_after_us_under_our_name_replaces_us() -> None:
     member = joined()
-    twin = WorkerId(ME.name, "f" * 32)
-    member.on_group({twin: seen(twin)}, 1.0)
-    assert not member.is_replaced()
+    twin = WorkerId(ME.name, "e" * 32)
     member.on_group({twin: seen(twin, 1, after=(ME.incarnation,))}, 2.0)
     assert member.is_replaced()
     assert member.replaced() == {ME}
+
+
+def test_flaw_10_one_that_was_there_before_us_is_replaced() -> None:
+    member = joined()
+    twin = WorkerId(ME.name, "f" * 32)
+    member.seen = seen(ME, 1, 2, after=(twin.incarnation,))
+    member.on_group({twin: seen(twin, 1)}, 2.0)
+    assert not member.is_replaced()
+    assert member.replaced() == {twin}
+
+
+def test_flaw_10_of_two_that_came_at_once_under_one_name_one_leaves() -> None:
+    """Neither was there when the other looked who was there before it."""
+    member = joined()
+    twin = WorkerId(ME.name, "f" * 32)
+    member.on_group({twin: seen(twin, 1)}, 2.0)
+    assert member.is_replaced()
+    assert member.replaced() == {ME}
+    one, other = WorkerId("another", "1" * 32), WorkerId("another", "2" * 32)
+    member.on_group({one: seen(one, 1), other: seen(other, 1)}, 3.0)
+    assert not member.is_replaced()
+    assert member.replaced() == {one}
 
 
 def test_lh_27_a_name_that_is_trusted_is_taken_over_at_once() -> None:
