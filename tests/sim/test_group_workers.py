@@ -35,24 +35,25 @@ CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 # Near histories that notice them; wherever that is by now, it is not far.
 BEGINS = {
-    "a_dead_letter_has_no_number": 3,
-    "a_later_letter_counts_for_all": 10,
-    "a_lease_log_is_read_before_it_is_fenced": 16,
+    "a_dead_letter_has_no_number": 7,
+    "a_dead_letter_is_not_waited_for": 3,
+    "a_later_letter_counts_for_all": 18,
+    "a_lease_log_is_read_before_it_is_fenced": 12,
+    "a_retry_begins_with_what_is_done": 12,
     "an_end_in_a_hurry_leaves_savers": 9,
     "letters_are_not_looked_through": 7,
     "may_deliver_is_not_asked": 9,
-    "savers_of_a_lost_shard_are_not_told": 29,
-    "the_fenced_open_again": 10,
-    "what_was_fetched_is_delivered_behind_the_loss": 10,
+    "savers_of_a_lost_shard_are_not_told": 22,
+    "still_owner_is_always_true": 3,
+    "the_fenced_open_again": 18,
+    "what_was_fetched_is_delivered_behind_the_loss": 16,
 }
 
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_no_history_of_workers_breaks_a_promise() -> None:
     """I19 to I22, I25, I27, LH-11, LH-28, LH-51, LH-57, LH-58: see `WorkersOracle`."""
-    tally = run_many("workers", first=FIRST, seconds=SECONDS)
-    tally.check()
-    assert tally.histories > 3
+    run_many("workers", first=FIRST, seconds=SECONDS, at_least=5).check()
 
 
 @pytest.mark.timeout(180)

@@ -163,6 +163,10 @@ class WorkersOracle(Judge):
         self._leases_at = f"{self.places.leases}/"
         self._workers_at = f"{self.places.workers}/"
 
+    def names(self) -> list[str]:
+        """By which members go that mean to stay."""
+        return [each.name for each in self.lives if each.is_member and not each.core.is_leaving]
+
     # --- the metadata store
 
     def on_write(self, path: str, value: bytes) -> None:

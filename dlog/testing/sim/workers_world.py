@@ -424,9 +424,6 @@ class WorkersHistory:
         alive = {life.core.me for life in self.oracle.lives if life.is_member}
         if any(not life.is_settled for life in self.oracle.lives):
             return False
-        names = [life.name for life in self.oracle.lives if life.is_member]
-        if len(names) > len(set(names)):
-            return False
         may_differ = self.weather.domains > 0 or self.weather.weigh != "count"
         return (is_even or may_differ) and dead == alive
 
@@ -543,6 +540,9 @@ class WorkersHistory:
         )
         oracle.check()
         self._check_done_tasks()
+        if self.world.is_calm and self.world.now_ms - oracle.calm_ms > REST_MS:
+            names = oracle.names()
+            require(len(names) == len(set(names)), "LH-27", "two go by one name", *names)
 
     def _check_done_tasks(self) -> None:
         for process, task in self._tasks:

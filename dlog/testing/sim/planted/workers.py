@@ -448,7 +448,7 @@ def nobody_is_fenced_by_force(patch: Patch) -> None:
 
 @plants(
     "I21: a lease log is read before it is fenced",
-    **{**CALM, "leases": "logs", "joiners": 8, "messages": 60, "hand_over_ms": 0, "shards": 3},
+    **{**CALM, "leases": "logs", "joiners": 5, "hand_over_ms": 0, "process_ms": 150.0},
     flush_ms=0,
 )
 def a_lease_log_is_read_before_it_is_fenced(patch: Patch) -> None:
@@ -456,7 +456,7 @@ def a_lease_log_is_read_before_it_is_fenced(patch: Patch) -> None:
 
     async def open(self: LeaseDriver, shard: str) -> OpenedLeaseLog:
         last = await self._read(shard)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         return (await genuine(self, shard))._replace(last=last)
 
     patch.setattr(LeaseDriver, "_open", open)
