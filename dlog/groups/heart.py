@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -97,7 +97,8 @@ class Heart:
         self.ended: Future[str] = Future()
         self.home = home
         self.numbers: dict[str, int] = {}  # of shards, by their logs; they never change
-        self.looked: Counter[str] = Counter()  # at leases
+        self.looks = 0  # at leases, that were begun
+        self.looked: dict[str, int] = {}  # the last one that was answered
         self._open_aside = open_aside
         self._on_orders = on_orders
         self._lock = threading.Lock()
@@ -334,17 +335,16 @@ class Heart:
         if is_news:
             self.poke()
 
-    def doubt(self, shard: str) -> int:
-        """Somebody says that it is lost. We look, and have when `looked` is so much."""
-        core = self._core
-        if core is None:
-            return 0
-        with self._lock:
-            is_old = isinstance(core.underway.busy.get(shard), Look)
+    def doubt(self, shard: str) -> None:
+        """Somebody says that it is lost: we look, as soon as nothing else is under way for it. A
+        look that was under way may be older than what is said, and answers this one with itself:
+        so whoever doubts goes on until `looked` tells of one that was begun since."""
+
+        def look(core: WorkerCore, now_s: float) -> None:
             core.member.wanted.add(shard)
-            core.on_time(self._now_s())
-        self.poke()
-        return self.looked[shard] + 1 + is_old
+            core.on_time(now_s)
+
+        self.tell(look)
 
     def parents(self, shard: str) -> tuple[str, ...]:
         """Those that came before it, which the group has done."""
@@ -456,6 +456,9 @@ class Heart:
     async def _perform(self, core: WorkerCore, ask: Ask) -> None:
         answer: Any = None
         error: DlogError | None = None
+        if isinstance(ask, Look):
+            self.looks += 1
+        look = self.looks
         try:
             answer = await self._run(ask)
         except DlogError as refused:
@@ -467,8 +470,8 @@ class Heart:
         except Exception as bug:
             logger.exception("group %r: %s", self.group, ask)
             error = Broken(f"{type(bug).__name__}: {bug}")
-        if isinstance(ask, Look):
-            self.looked[ask.shard] += error is None
+        if isinstance(ask, Look) and error is None:
+            self.looked[ask.shard] = look
         with self._lock:
             core.answered(ask, answer, error, self._now_s())
         self._pump()

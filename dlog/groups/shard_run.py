@@ -530,10 +530,11 @@ class ShardRun:
         if not isinstance(error, LeaseLost):
             return
         heart, log = self._heart, self.log
-        looked = heart.doubt(log)
+        since = heart.looks
         while not heart.has_lost(log, self.epoch):
-            if heart.looked[log] >= looked:
+            if heart.looked.get(log, 0) > since:
                 return
+            heart.doubt(log)
             self.doing = "waits: its program says that the shard is lost"
             await self._pause(1)
         await self._stopping.wait()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog.groups import asks
 from tests.api.adapter import AioApi, Api
 from tests.api.grouping import (
     GROUP,
@@ -276,3 +277,36 @@ async def test_a_token_that_is_refused_elsewhere_is_no_failure_of_a_message(url:
         assert await checkpoints(client) == {log: 20}
         with pytest.raises(dlog.NotFound):
             await api.values("dead")
+
+
+async def test_a_look_that_was_under_way_tells_nothing_about_a_doubt(url: str) -> None:
+    """It may be older, and answers the doubt with itself: another one has to come, or the shard
+    would wait for it for ever."""
+    seen = Seen()
+    looks_wait, may_look, is_refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def process(batch: Any, tracker: Any) -> None:
+        if not is_refused.is_set():
+            await looks_wait.wait()
+            is_refused.set()
+            raise dlog.LeaseLost("so says the program")
+        seen.process(batch, tracker)
+
+    async with a_group(AioApi(url), shards=1, messages=10) as (client, _, _writer):
+        async with work(client, process, heart="loop", retry_pause_ms=1) as worker:
+            heart = worker._heart
+            await eventually(lambda: worker.shards and worker.shards[0].busy_s is not None)
+            run = heart._run
+
+            async def slow(ask: Any) -> Any:
+                if isinstance(ask, asks.Look):
+                    looks_wait.set()
+                    await may_look.wait()
+                return await run(ask)
+
+            heart._run = slow
+            heart.doubt(f"{STREAM}/0")
+            await is_refused.wait()
+            await eventually(lambda: "says" in worker.shards[0].doing)
+            may_look.set()
+            await seen_all(seen, 10)
