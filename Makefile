@@ -2,20 +2,25 @@
 # included): each first makes .venv from the pinned, hashed lock files.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration servers bench bench-bookkeeper bench-log bench-spark bench-streams docker-test lock clean venv
+.PHONY: help demo check test full tests lint integration servers bench bench-bookkeeper bench-log bench-spark bench-streams docker-test lock clean venv
 
 PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
 unexport PYTHONPATH PYTHONHOME DLOG_URL
 
-# A worker for each core: most of the time of integration/ is waiting for servers, most of tests/'
-# is not. A file stays in one worker, so that its tests share their servers. What fails so is tried
-# once more alone, and named: tests/tidy/run.py.
-SIDE_BY_SIDE := -n auto --maxprocesses=4 --dist loadfile
+# A file stays in one worker, so that its tests share their servers. At most three tests that fail
+# beside others are tried once more alone, and named: tests/tidy/run.py. Half of `make test` waits
+# for servers, so it has more workers than `make check`, which computes.
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(CORES)
+PLUGINS := -p tests.tidy.skip_report -p tests.tidy.ring_times
 
 help:
 	@echo 'make demo    the story in under a minute, on the embedded backend'
-	@echo 'make test    lint, types and every test; each skip is named'
+	@echo 'make check   while you work, minutes: lint, types, and what needs no server, Java or Spark'
+	@echo 'make test    lint, types and every promise, with real servers; each skip is named'
+	@echo 'make full    before a release, up to two hours: long histories and chaos, and make test again'
 	@echo 'make integration   of these, only the ones against real ZooKeeper and bookies'
 	@echo 'make servers fetch ZooKeeper and BookKeeper for these (Java 17 and Maven), and say what is missing'
 	@echo 'make docker-test   build the images of docker/, start them, run the quickstart against them'
@@ -34,7 +39,15 @@ venv:
 demo: venv
 	@$(PY) -m examples.demo
 
-test: lint unit
+# Three tiers of tests: tests/tiers.py says which test is in which, docs/TESTING.md what each answers.
+check: TIER = check
+check: lint tests
+
+test: lint tests
+
+full: TIER = full
+full: TWICE = --twice
+full: lint tests
 
 lint: venv
 	$(PY) -m ruff check .
@@ -43,20 +56,22 @@ lint: venv
 
 # tests/ and integration/ in one run: one list of what did not run, one closing line.
 # A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
-unit: venv
+TIER ?= test
+tests: venv
 	@scratch=$$(mktemp -d) && \
-	if $(PY) -m tests.tidy.run -p tests.tidy.skip_report --basetemp="$$scratch/t" $(PYTEST_ARGS) \
-		-- $(SIDE_BY_SIDE); \
+	if $(PY) -m tests.tidy.run $(TWICE) --tier $(TIER) $(PLUGINS) --basetemp="$$scratch/t" \
+		$(PYTEST_ARGS) -- $(SIDE_BY_SIDE); \
 	then rm -rf "$$scratch"; \
 	else status=$$?; echo "scratch files: $$scratch" >&2; exit $$status; fi
 
-# One part of `unit`, which starts real servers where Java and Maven are.
+# One part of `make test`, which starts real servers where Java and Maven are.
 integration: override PYTEST_ARGS += integration
-integration: unit
+integration: tests
 
 # Another part, which wants a Docker daemon on this machine.
 docker-test: override PYTEST_ARGS += integration/test_docker.py
-docker-test: unit
+docker-test: TIER = full
+docker-test: tests
 
 servers: venv
 	$(PY) -m dlog.testing.cluster

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ import yaml
 from docker.errors import DockerException, ImageNotFound
 
 from dlog.testing.cluster import scratch_directory
+from tests.pace import Deadline
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docker"
 REQUEST_TIMEOUT_S = 300
+DAEMON_S = 60
 SERVING_S = 120
 DEBIAN_OF_PYTHON = {(3, 11): "bookworm", (3, 13): "trixie"}
 BASE_PACKAGES = "openjdk-17-jre-headless,python3-venv"
@@ -39,27 +42,65 @@ SERVICE_KEYS = {
 }  # fmt: skip
 
 
-def daemon() -> docker.DockerClient:
-    """A client of the daemon of this machine, or a skip that says why there is none."""
-    with warnings.catch_warnings():
-        # The package does not close the socket that led to nobody.
-        warnings.simplefilter("ignore", ResourceWarning)
+@contextmanager
+def daemon() -> Iterator[docker.DockerClient]:
+    """A client of a Docker daemon on this machine: of the one that runs, else of one that is
+    started for the tests; where neither is possible, a skip that says why."""
+    with ExitStack() as ending:
         client = _reached()
-        gc.collect()
-    if isinstance(client, str):
-        pytest.skip(f"no Docker daemon can be reached: {client}")
-    host = client.info()["Name"]
-    if host != socket.gethostname():
-        client.close()
-        pytest.skip(f"the Docker daemon is on {host}: its loopback is not ours")
-    return client
+        if isinstance(client, str):
+            host = ending.enter_context(_own_daemon(client))
+            client = _reached(host)
+        if isinstance(client, str):
+            pytest.skip(f"the Docker daemon that was started cannot be reached: {client}")
+        ending.callback(client.close)
+        name = client.info()["Name"]
+        if name != socket.gethostname():
+            pytest.skip(f"the Docker daemon is on {name}: its loopback is not ours")
+        yield client
 
 
-def _reached() -> docker.DockerClient | str:
-    try:
-        return docker.from_env(timeout=REQUEST_TIMEOUT_S)
-    except DockerException as error:
-        return str(error).splitlines()[0][:120]
+def _reached(host: str | None = None) -> docker.DockerClient | str:
+    """A client of the daemon that answers at `host` or, without one, where the environment says."""
+    with warnings.catch_warnings():
+        # The package leaves the socket open on which no daemon answered.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            if host is None:
+                return docker.from_env(timeout=REQUEST_TIMEOUT_S)
+            return docker.DockerClient(host, timeout=REQUEST_TIMEOUT_S)
+        except DockerException as error:
+            return str(error).splitlines()[0][:120]
+        finally:
+            gc.collect()
+
+
+@contextmanager
+def _own_daemon(why: str) -> Iterator[str]:
+    """The address of a daemon with directories of its own, which ends with the block."""
+    program = shutil.which("dockerd")
+    if program is None or os.getuid() != 0:
+        pytest.skip(
+            f"no Docker daemon can be reached ({why}), and to start one takes root and dockerd "
+            "(Debian, Ubuntu: apt-get install docker.io)"
+        )
+    with scratch_directory() as scratch:
+        address = scratch / "docker.sock"
+        command = [program, "--host", f"unix://{address}", "--pidfile", str(scratch / "pid")]
+        command += ["--data-root", str(scratch / "data"), "--exec-root", str(scratch / "exec")]
+        with (scratch / "log").open("wb") as log:
+            started = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            deadline = Deadline(DAEMON_S)
+            while isinstance(client := _reached(f"unix://{address}"), str):
+                if started.poll() is not None or deadline.passed():
+                    last = (scratch / "log").read_text(errors="replace").splitlines()[-1:]
+                    pytest.skip(f"dockerd does not start on this machine: {last}")
+            client.close()
+            yield f"unix://{address}"
+        finally:
+            started.terminate()
+            started.wait(DAEMON_S)
 
 
 def fill() -> None:

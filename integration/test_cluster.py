@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from dlog.wire.ledger_metadata_format import pack_ledger_metadata, parse_ledger_
 from dlog.wire.ledger_paths import Manager, ledger_path
 from integration.conftest import OwnCluster
 from integration.zookeeper_tools import advertise, raw_client
+from tests.pace import Deadline
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 60.0
@@ -43,12 +43,12 @@ _ledger_ids = itertools.count(1 << 40)
 
 
 def until(fact: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     pause = socket.socketpair()  # something to wait on that never comes
     pause[0].settimeout(0.05)
     try:
         while not fact():
-            assert time.monotonic() < end_s, f"still not so: {what}"
+            assert not deadline.passed(), f"still not so: {what}"
             try:
                 pause[0].recv(1)
             except TimeoutError:

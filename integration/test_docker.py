@@ -1,6 +1,7 @@
 """The images of docker/ are built and started as its compose file says, and the quickstart of the
 README runs against them: as a program on the host, and as a shell session in the image of the
-command line. Skipped by name where no Docker daemon can be reached."""
+command line. Where no Docker daemon runs, one is started for these tests; where that is impossible,
+they are skipped by name."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from dlog.testing.cluster.ports import Port
 from integration.docker_tools import ROOT, Project, daemon, fill
 from tests.tidy.pages import blocks, shell_lines
 
-pytestmark = pytest.mark.timeout(1800)  # with a base image and two others to be made
+pytestmark = [
+    pytest.mark.timeout(1800),  # with a base image and two others to be made
+    pytest.mark.tier("full", seconds=400),
+]
 BOOKIES = 4
 
 
@@ -32,9 +36,8 @@ def ports() -> Iterator[dict[str, int]]:
 
 @pytest.fixture(scope="module")
 def project(ports: dict[str, int], jars: str) -> Iterator[Project]:
-    client = daemon()
     with ExitStack() as ending:
-        ending.callback(client.close)
+        client = ending.enter_context(daemon())
         fill()
         made = Project(client, f"test-{uuid.uuid4().hex[:8]}", ports)
         ending.callback(made.down, volumes=True)

@@ -25,6 +25,7 @@ from dlog.testing.cluster import Cluster, JavaProcess, ZooKeeper
 from dlog.testing.conformance.meta_tools import until
 from integration.conftest import OwnCluster
 from integration.zookeeper_tools import raw
+from tests.pace import Deadline, within
 
 BOUND_S = 30.0  # all of it, on a busy machine
 PATIENCE_S = 60.0
@@ -36,7 +37,7 @@ async def examined(url: str) -> Found:
     async with aio.connect(url) as client:
         begin_s = time.monotonic()
         found = await client.admin.examine()
-        assert time.monotonic() - begin_s < BOUND_S
+        assert within(time.monotonic() - begin_s, BOUND_S)
     assert len({each.check for each in found}) == len(found), "each fact has a name of its own"
     return {each.check: each for each in found}
 
@@ -180,9 +181,9 @@ async def well(own_cluster: OwnCluster) -> Cluster:
 
 async def eventually(look: Callable[[], Awaitable[Found]], is_so: Callable[[Found], bool]) -> Found:
     """What is found once it is so. On a busy machine a bookie may lose its session for a moment."""
-    end_s = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while not is_so(found := await look()):
-        assert time.monotonic() < end_s, found
+        assert not deadline.passed(), found
     return found
 
 

@@ -8,7 +8,6 @@ last, so that every place is tried for the price of one restart.
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,6 +26,7 @@ from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import Bookie, Cluster
 from dlog.testing.faulty_proxy import LOOPBACK, FaultyProxy
 from dlog.wire.bookie_service_info import Endpoint
+from tests.pace import Deadline, stretched
 
 SPEC = LedgerSpec(3, 3, 2, custom={"of": b"faults"})
 PATIENCE_S = 60.0  # for facts that must come; a restart of a bookie takes 5 to 8 s on a good day
@@ -34,17 +34,17 @@ HEAL_S = 20.0  # 5 to 8 s to start; longer, and it has given up
 
 
 def patience() -> asyncio.Timeout:
-    return asyncio.timeout(PATIENCE_S)
+    return asyncio.timeout(stretched(PATIENCE_S))
 
 
 async def come_true(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
     """Ask again and again, for a bounded time, until it is so."""
-    loop, end_s = asyncio.get_running_loop(), time.monotonic() + PATIENCE_S
+    loop, deadline = asyncio.get_running_loop(), Deadline(PATIENCE_S)
     while True:
         told = holds()
         if told if isinstance(told, bool) else await told:
             return
-        assert time.monotonic() < end_s, f"still not so after {PATIENCE_S} s: {what}"
+        assert not deadline.passed(), f"still not so after {PATIENCE_S} s: {what}"
         pause = asyncio.Event()
         loop.call_later(0.02, pause.set)
         await pause.wait()

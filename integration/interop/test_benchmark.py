@@ -1,5 +1,6 @@
 """The benchmarks on bookies run, of ledgers and of logs, with tiny sizes, and what must hold at any
-size holds. Nothing here looks at a time."""
+size holds. Nothing here looks at a time. A few rows run in every `make test`; each row, with what
+else it takes, in `make full`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from benchmarks.common import ROOT
 from benchmarks.log.rows import ROWS as LOG_ROWS
 from dlog.testing.cluster.java_program import why_not_compiled
 
-TIMEOUT_S = 360  # a minute on a quiet machine
+TIMEOUT_S = 360  # all rows of a table take a minute on a quiet machine
 TABLES = {
     "bookkeeper": (
         LEDGER_ROWS,
@@ -27,18 +29,19 @@ TABLES = {
     ),
 }
 NOUGHTS = ("lost", "zombie_acks", "failures")
+EVERY_ROW = [(table, row) for table, (rows, _) in TABLES.items() for row in rows]
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 
-@pytest.mark.timeout(TIMEOUT_S + 30)
-@pytest.mark.parametrize("table_name", TABLES)
-async def test_every_row_runs(table_name: str, jars: str, tmp_path: Path) -> None:
-    rows, findings_of = TABLES[table_name]
+async def run_quick(table_name: str, where: Path, *rows: str) -> list[dict[str, Any]]:
+    """What the command finds, after a look at what must hold for each finding."""
     missing = why_not_compiled()
     if missing is not None:
         pytest.skip(missing)
-    told = tmp_path / "told.json"
-    command = [sys.executable, "-m", f"benchmarks.{table_name}", "--quick", "--rounds", "1"]
-    command += ["--directory", str(tmp_path), "--json", str(told)]
+    told = where / "told.json"
+    command = [sys.executable, "-m", f"benchmarks.{table_name}", *rows, "--quick", "--rounds", "1"]
+    command += ["--directory", str(where), "--json", str(told)]
     run = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -50,7 +53,8 @@ async def test_every_row_runs(table_name: str, jars: str, tmp_path: Path) -> Non
             run.kill()
             await run.wait()
     assert run.returncode == 0, complaints.decode()
-    findings = json.loads(told.read_text())["findings"]
+    findings: list[dict[str, Any]] = json.loads(told.read_text())["findings"]
+    findings_of = TABLES[table_name][1]
     assert [each["row"] for each in findings] == [
         row for row in rows for _ in range(findings_of.get(row, 1))
     ]
@@ -59,3 +63,19 @@ async def test_every_row_runs(table_name: str, jars: str, tmp_path: Path) -> Non
         assert all(each["rounds"].values()), "samples are told, not only their median"
         for what in NOUGHTS:
             assert each["values"].get(what, 0) == 0, each
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("table_name", "rows"),
+    [("bookkeeper", ["add_pipelined", "recover"]), ("log", ["append_many", "takeover"])],
+    ids=["bookkeeper", "log"],
+)
+async def test_some_rows_run(table_name: str, rows: list[str], jars: str, tmp_path: Path) -> None:
+    assert await run_quick(table_name, tmp_path, *rows)
+
+
+@pytest.mark.tier("full", seconds=30)
+@pytest.mark.parametrize(("table_name", "row"), EVERY_ROW)
+async def test_every_row_runs(table_name: str, row: str, jars: str, tmp_path: Path) -> None:
+    assert await run_quick(table_name, tmp_path, row)

@@ -7,7 +7,6 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 import dlog
 from dlog.testing.cluster import Cluster
+from tests.pace import Deadline
 from tests.tidy.source import ROOT
 
 LOG = "orders"
@@ -48,10 +48,10 @@ def copy_killed(source: str, target: str) -> None:
         for _ in range(KILLS):
             before = next_seq(client)
             child = subprocess.Popen(command, cwd=ROOT)
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = Deadline(PATIENCE_S)
             try:
                 while child.poll() is None and next_seq(client) == before:
-                    assert time.monotonic() < deadline, f"the copy stays at {before}"
+                    assert not deadline.passed(), f"the copy stays at {before}"
             finally:
                 child.kill()
                 child.wait()

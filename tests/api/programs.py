@@ -17,8 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.pace import Deadline
+
 ROOT = Path(__file__).parents[2]
 ANSWER_S = 20.0
+LOOK_AGAIN_S = 0.5
 
 PREAMBLE = '''
 import asyncio, os, sys, threading, time
@@ -92,10 +95,14 @@ class Program:
 
     def line(self, timeout_s: float = ANSWER_S) -> str:
         """The next line it says."""
-        try:
-            line = self._lines.get(timeout=timeout_s)
-        except queue.Empty:
-            raise AssertionError(f"said nothing for {timeout_s} s") from None
+        deadline = Deadline(timeout_s)
+        while True:
+            try:
+                line = self._lines.get(timeout=LOOK_AGAIN_S)
+            except queue.Empty:
+                assert not deadline.passed(), f"said nothing for {timeout_s} s"
+            else:
+                break
         assert line is not None, f"it ended: {self.errors}"
         return line
 

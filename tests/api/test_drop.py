@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import warnings
 from typing import Any
 
@@ -13,17 +12,18 @@ import dlog
 from tests.api.adapter import Api, on_thread
 from tests.api.conftest import our_threads
 from tests.api.waiting import DEADLINE_S, eventually, held_at
+from tests.pace import Deadline
 
 
 def said_when_dropped(held: list[Any], *, warnings_expected: int = 1) -> list[str]:
     """What is warned of while the last references go. The very last may be the loop's own thread's,
     on its way out of a call: that is waited for."""
-    until = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         held.clear()
         gc.collect()
-        while len(caught) < warnings_expected and time.monotonic() < until:
+        while len(caught) < warnings_expected and not deadline.passed():
             gc.collect()
     return [str(each.message) for each in caught if issubclass(each.category, ResourceWarning)]
 

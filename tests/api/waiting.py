@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from dlog import trace
+from tests.pace import Deadline, stretched
 
 DEADLINE_S = 20.0
 LOOK_AGAIN_S = 0.002
@@ -20,18 +20,18 @@ async def eventually(
     deadline_s: float = DEADLINE_S,
 ) -> None:
     """Other tasks run while we look."""
-    until = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     while not fact():
-        assert time.monotonic() < until, otherwise()
+        assert not deadline.passed(), otherwise()
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def until(fact: Callable[[], Awaitable[bool]], deadline_s: float = DEADLINE_S) -> None:
     """Of what has to be asked for. Whoever is to make it so has its turns in between: asking all
     the time would keep it from that."""
-    until_s = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     while not await fact():
-        assert time.monotonic() < until_s, "it did not happen"
+        assert not deadline.passed(), "it did not happen"
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
@@ -44,7 +44,7 @@ class Gate:
 
     def pass_through(self) -> None:
         self.reached.set()
-        assert self._open.wait(DEADLINE_S), "the gate was never opened"
+        assert self._open.wait(stretched(DEADLINE_S)), "the gate was never opened"
 
     def open(self) -> None:
         self._open.set()

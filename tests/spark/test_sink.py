@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyspark.errors
 import pytest
 
 import dlog
+from tests.pace import Deadline
 
 SMALL = dlog.LogOptions(segment_bytes=1 << 16)
 
@@ -118,10 +118,10 @@ def test_a_task_that_fails_leaves_nothing(spark: Any, url: str) -> None:
         write(df, url)
     assert len(messages(url)) == 5
     # Tasks that Spark killed beside it could not take theirs away: those are nobody's.
-    deadline_s = time.monotonic() + 60
+    deadline = Deadline(60)
     with dlog.connect(url) as client:
         while ledgers_that_nobody_lists(url):
-            assert time.monotonic() < deadline_s
+            assert not deadline.passed()
             client.admin.repair(client.admin.fsck(grace_s=0))
     assert len(messages(url)) == 5
 

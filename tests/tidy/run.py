@@ -1,12 +1,14 @@
-"""Runs the tests side by side, and those that failed so once more, alone.
+"""Runs the tests of a tier side by side, and the few that failed so once more, alone.
 
-Many tests hold a promise against a clock, and a worker for each core leaves little of a machine to
-each. So a few failures get one second try with nothing beside them; the verdict is theirs. Nothing
-of that is silent: what failed first is printed whole, and whatever passed only alone is named at
-the end. More than a few are no accident, and a run that did not reach its end proves nothing: then
-there is no second try.
+Some tests hold a promise against a clock, and a worker for each core leaves little of a machine to
+each. So at most three failures get one second try with nothing beside them, and its verdict counts.
+The first failure is printed whole, and each test that passed only alone is named at the end. More
+failures, a file that cannot be imported, and a run that did not reach its end get no second try.
 
-    python -m tests.tidy.run PYTEST_ARGUMENT ... [-- ARGUMENT_OF_THE_FIRST_RUN_ONLY ...]
+With `--twice` the tests run a second time, as the tier `test`; a test that needed its second try in
+both runs fails. That is `make full`.
+
+    python -m tests.tidy.run [--twice] PYTEST_ARGUMENT ... [-- ARGUMENT_OF_THE_FIRST_TRY_ONLY ...]
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECOND_TRIES_MAX = 10
+SECOND_TRIES_MAX = 3
 SECOND_TRY_S = 600
 TESTS_FAILED = 1  # pytest's exit code, also for a run that was given up
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)")
@@ -34,6 +36,14 @@ class Ran:
     closing: str | None = None
     given_up: bool = False
     failed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Of a run with its second try."""
+
+    status: int
+    unsteady: list[str] = field(default_factory=list)  # passed only alone
 
 
 def pytest(cache: Path, arguments: Sequence[str]) -> Ran:
@@ -74,25 +84,53 @@ def may_try_again(first: Ran) -> bool:
     )
 
 
-def main(arguments: Sequence[str], cache: Path) -> int:
-    where = arguments.index("--") if "--" in arguments else len(arguments)
-    always, beside = arguments[:where], arguments[where + 1 :]
+def run(always: Sequence[str], beside: Sequence[str], cache: Path) -> Verdict:
+    """The tests side by side, and a second try where one is due."""
     first = pytest(cache, [*always, "-rxX", *beside])
     if not may_try_again(first):
         for name in first.failed:
             print(f"FAILED {name}")
-        return first.status
+        return Verdict(first.status)
     assert first.closing is not None
     print(f"\n{len(first.failed)} failed beside others. Once more, each alone:", flush=True)
     limit = f"--session-timeout={SECOND_TRY_S}"
     second = pytest(cache, [*always, "-rfExX", "--last-failed", limit])
     if second.status != 0 or second.given_up:
-        return second.status or TESTS_FAILED
+        return Verdict(second.status or TESTS_FAILED)
     print("\npassed only alone:")
     for name in first.failed:
         print(f"    {name}")
-    print(counted_again(first.closing, len(first.failed)))
-    return 0
+    print(counted_again(first.closing, len(first.failed)), flush=True)
+    return Verdict(0, first.failed)
+
+
+def with_tier(arguments: Sequence[str], tier: str) -> list[str]:
+    """The same arguments for another tier."""
+    given = list(arguments)
+    if "--tier" in given:
+        given[given.index("--tier") + 1] = tier
+        return given
+    return [*given, "--tier", tier]
+
+
+def run_twice(always: Sequence[str], beside: Sequence[str], caches: Sequence[Path]) -> int:
+    first = run(always, beside, caches[0])
+    print("\nthe second run, of the tier test:", flush=True)
+    second = run(with_tier(always, "test"), beside, caches[1])
+    both = sorted(set(first.unsteady) & set(second.unsteady))
+    for name in both:
+        print(f"FAILED {name}: it passed only alone in both runs")
+    return first.status or second.status or (TESTS_FAILED if both else 0)
+
+
+def main(arguments: Sequence[str], directory: Path) -> int:
+    twice = "--twice" in arguments
+    given = [each for each in arguments if each != "--twice"]
+    where = given.index("--") if "--" in given else len(given)
+    always, beside = given[:where], given[where + 1 :]
+    if twice:
+        return run_twice(always, beside, [directory / "first", directory / "second"])
+    return run(always, beside, directory).status
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 
 import dlog
+from tests.pace import Deadline
 from tests.unit.cli.conftest import ANSWER_S, Shell
 
 SMALL = dlog.LogOptions(segment_bytes=1 << 20)
@@ -25,10 +25,10 @@ def contents(url: str, log: str = "orders") -> list[tuple[object, ...]]:
 
 def came_to(url: str, wanted: int, child: subprocess.Popen[bytes]) -> int:
     """How far the copy is, once it is as far as that or its process has ended."""
-    deadline = time.monotonic() + ANSWER_S
+    deadline = Deadline(ANSWER_S)
     seq = 0
     while seq < wanted and child.poll() is None:
-        assert time.monotonic() < deadline, f"the copy stays at {seq}"
+        assert not deadline.passed(), f"the copy stays at {seq}"
         try:
             with dlog.connect(url) as client:
                 seq = client.admin.describe("orders").next_seq

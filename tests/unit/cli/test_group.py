@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from dlog.cli.group_waits import show_waits, waits_of
 from dlog.groups.leases import Checkpoint
 from dlog.ids import Position
 from dlog.reader.lag import Lag
+from tests.pace import Deadline
 from tests.unit.cli.conftest import Shell
 
 DEADLINE_S = 20.0
@@ -59,9 +59,9 @@ def at_work(shell: Shell, name: str = "ann", process: Any = nothing) -> Iterator
 
 def until(fact: Callable[[], bool]) -> None:
     """Each look takes its time."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     while not fact():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert not deadline.passed(), "it did not happen"
 
 
 def done(shell: Shell, **wanted: Any) -> None:

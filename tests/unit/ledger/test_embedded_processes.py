@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from dlog.ledger.store import LedgerState
 from dlog.meta.sqlite import SqliteMetaStore
 from dlog.testing.conformance.ledger_tools import filled, ids_of, numbered, read_all
 from dlog.trace import POINTS
+from tests.pace import Deadline
 
 pytestmark = [
     pytest.mark.chaos,
@@ -149,9 +149,9 @@ async def test_a_reader_follows_another_process(
     ledger_id = int(child.read_until("ledger")[1])
     reader = await store.open(ledger_id)
     seen: list[bytes] = []
-    deadline = time.monotonic() + 20
+    deadline = Deadline(20)
     while len(seen) < 300:
-        assert time.monotonic() < deadline
+        assert not deadline.passed()
         last = await reader.wait_past(len(seen) - 1, 5_000)
         while len(seen) <= last:
             seen += map(bytes, await reader.read(len(seen), last, bytes_max=1_000))

@@ -87,4 +87,4 @@ def test_what_a_run_leaves_behind_is_searched_before_it_is_kept(tmp_path: Path) 
     assert done.returncode == 1
     assert "history.jsonl shows of-the-key" in done.stderr
     step = (ROOT / ".ci" / "run").read_text()
-    assert step.index("make -k test") < step.index('.ci/kept "$transcript" ||')
+    assert step.index("make -k test") < step.index('if ! .ci/kept "$transcript"')

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +16,16 @@ from dlog.errors import AuthError
 from dlog.testing.cluster import scratch_directory
 from dlog.testing.cluster.ports import Port, listens
 from dlog.testing.cluster.scratch import own_directory
+from tests.pace import Deadline
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30.0
 
 
 def until(fact: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while not fact():
-        assert time.monotonic() < end_s, f"still not so: {what}"
+        assert not deadline.passed(), f"still not so: {what}"
 
 
 def killed_in_its_directory(base: Path, preamble: str = "") -> Path:
