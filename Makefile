@@ -11,7 +11,7 @@ unexport PYTHONPATH PYTHONHOME DLOG_URL
 # A file stays in one worker, so that its tests share their servers. At most three tests that fail
 # beside others are tried once more alone, and named: tests/tidy/run.py. Half of `make test` waits
 # for servers, so it has more workers than `make check`, which computes.
-SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile
+SIDE_BY_SIDE = -n $(WORKERS) -p tests.tidy.schedule
 CORES := $(shell nproc 2>/dev/null || echo 2)
 WORKERS ?= $(CORES)
 PLUGINS := -p tests.tidy.skip_report -p tests.tidy.ring_times

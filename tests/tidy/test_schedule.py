@@ -1,0 +1,66 @@
+"""Files stay whole, Spark stays in one worker, and what waits runs beside what computes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tidy.schedule import rank_of, scope_of
+from tests.tidy.source import ROOT
+
+TESTS = """
+import pathlib, pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(number, worker_id):
+    here = pathlib.Path(__file__)
+    with open(here.parents[2] / "ran", "a") as ran:
+        ran.write(f"{worker_id} {here.parent.name}/{here.name}\\n")
+"""
+FILES = (
+    "tests/unit/test_a.py",
+    "tests/unit/test_b.py",
+    "tests/spark/test_c.py",
+    "integration/spark/test_d.py",
+    "integration/log/test_e.py",
+)
+
+
+def test_a_file_stays_in_one_worker_and_what_waits_begins_beside_what_computes(
+    tmp_path: Path,
+) -> None:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "tests.tidy.schedule", "tests"]
+    done = subprocess.run(
+        [*command, "integration", "--rootdir=."],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    workers_of = {name: {who for who, where in ran if where == name} for _, name in ran}
+    assert {len(workers) for workers in workers_of.values()} == {1}
+    assert workers_of["spark/test_c.py"] == workers_of["spark/test_d.py"] == {"gw0"}
+    first = {who: next(where for each, where in ran if each == who) for who in ("gw0", "gw1")}
+    assert first == {"gw0": "spark/test_c.py", "gw1": "unit/test_a.py"}
+
+
+def test_the_longest_begin_first() -> None:
+    names = [
+        "tests/unit/a.py::t",
+        "tests/sim/a.py::t",
+        "tests/chaos/a.py::t",
+        "integration/a.py::t",
+    ]
+    assert sorted(names, key=rank_of) == list(reversed(names))
+    assert rank_of("integration/spark/a.py::t") == rank_of("tests/spark/b.py::t") == 0
+    assert scope_of("tests/api/a.py::test_x[a::b]") == "tests/api/a.py"
