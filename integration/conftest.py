@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dlog.errors import Unavailable
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import (
     BOOKKEEPER_VERSIONS,
@@ -25,11 +26,13 @@ from dlog.testing.cluster import (
     scratch_directory,
     why_not_brought,
 )
+from dlog.testing.cluster.cluster import BOOKIES_DEFAULT
 
 HERE = Path(__file__).parent
 TEST_S = 180  # includes the start of a cluster, which takes ten seconds on a busy machine
 
 SESSION_MS = 2_000
+MENDING_S = 20.0
 
 OwnCluster = Callable[..., Cluster]
 MakeStore = Callable[..., ZooKeeperMetaStore]
@@ -82,23 +85,77 @@ def cluster(jars: str) -> Iterator[Cluster]:
         yield started
 
 
+class BreakableCluster:
+    """The one cluster of a worker whose servers tests may break. A module that asks for the options
+    of the module before it gets its cluster, mended; other options end it first."""
+
+    def __init__(self) -> None:
+        self._ending = contextlib.ExitStack()
+        self._options: dict[str, Any] | None = None
+        self._cluster: Cluster | None = None
+        self._module = ""
+
+    def get(self, module: str, options: dict[str, Any], *, fresh: bool) -> Cluster:
+        found = self._cluster
+        usable = found is not None and not fresh and options == self._options
+        if usable and module != self._module:
+            assert found is not None
+            usable = _mended(found, options)
+        self._module = module
+        if not usable:
+            self.end()
+            found = self._ending.enter_context(Cluster(**options))
+            self._cluster, self._options = found, options
+        assert found is not None
+        return found
+
+    def end(self) -> None:
+        self._cluster = self._options = None
+        self._ending.close()
+
+
+def _mended(cluster: Cluster, options: dict[str, Any]) -> bool:
+    """Whether every server serves again, the same ones as at the start and set up as then."""
+    settings = options.get("settings", {})
+    if len(cluster.bookies) != options["bookies"] or any(
+        each.disk_bytes or each.settings != settings for each in cluster.bookies
+    ):
+        return False
+    try:
+        for server in cluster.servers:
+            server.thaw()
+        cluster.zookeeper.start()
+        cluster.zookeeper.wait_until_serving(MENDING_S)
+        for bookie in cluster.bookies:
+            if not bookie.is_registered():  # read-only, or it gave up while ZooKeeper was away
+                bookie.kill()
+            bookie.start_writable()
+        for bookie in cluster.bookies:
+            bookie.wait_until_serving(MENDING_S)
+    except Unavailable:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def breakable_cluster(jars: str) -> Iterator[BreakableCluster]:
+    made = BreakableCluster()
+    yield made
+    made.end()
+
+
 @pytest.fixture(scope="module")
-def own_cluster(jars: str) -> Iterator[OwnCluster]:
+def own_cluster(breakable_cluster: BreakableCluster, request: pytest.FixtureRequest) -> OwnCluster:
     """Makes clusters for one module, with the options of `Cluster`. The same options again give the
     same cluster, other options end it first: one at a time. `fresh=True` asks for a new one, for a
     test that cannot use what others left behind."""
-    with contextlib.ExitStack() as ending:
-        made: list[tuple[dict[str, Any], Cluster]] = []
 
-        def make(*, fresh: bool = False, **options: Any) -> Cluster:
-            if made and made[0][0] == options and not fresh:
-                return made[0][1]
-            made.clear()
-            ending.close()
-            made.append((options, ending.enter_context(Cluster(**options))))
-            return made[0][1]
+    def make(*, fresh: bool = False, **options: Any) -> Cluster:
+        return breakable_cluster.get(
+            request.node.nodeid, {"bookies": BOOKIES_DEFAULT} | options, fresh=fresh
+        )
 
-        yield make
+    return make
 
 
 @pytest.fixture(scope="session")
