@@ -20,6 +20,7 @@ from benchmarks.embedded.rotating import Spans
 from benchmarks.embedded.rows import ROWS
 
 pytest.importorskip("pyarrow")  # two rows read into Arrow
+pytestmark = pytest.mark.tier("test")
 
 EXPECTED_FINDINGS = {
     "append_many": 2,
