@@ -54,11 +54,12 @@ def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not() -> Non
     assert found.finding.promise in ("I22", "LH-11", "LH-37")
 
 
+@counts(30, 300)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=60, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()
 
 
 @pytest.mark.timeout(120)

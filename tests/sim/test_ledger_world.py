@@ -92,9 +92,10 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=PLANTED_HISTORIES_MAX)
 
 
+@counts(50, 500)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=100, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()

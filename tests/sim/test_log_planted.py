@@ -18,7 +18,7 @@ from dlog.testing.sim.planted import (
     planted,
 )
 from dlog.testing.sim.runs import hunt, run_many, shrink_tape
-from tests.sim.histories import names_what_no_longer_tells, noticed
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed
 
 HISTORIES_MAX = 1500
 ROOMS = (
@@ -48,12 +48,13 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
+@counts(40, 400)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=100, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()
 
 
 @pytest.mark.timeout(120)

@@ -57,8 +57,9 @@ class Telling:
 # --- the file
 
 
-def load(path: Path = FILE) -> dict[str, Telling]:
+def load(path: Path | None = None) -> dict[str, Telling]:
     """By the name of the bug."""
+    path = path or FILE
     found = (_of(each) for each in json.loads(path.read_text())) if path.exists() else ()
     return {each.name: each for each in found}
 
@@ -68,7 +69,8 @@ def recorded() -> dict[str, Telling]:
     return load()
 
 
-def save(tellings: Iterable[Telling], path: Path = FILE) -> None:
+def save(tellings: Iterable[Telling], path: Path | None = None) -> None:
+    path = path or FILE
     ordered = sorted(tellings, key=lambda each: (each.world, each.name))
     path.write_text("[\n" + ",\n".join(each.line() for each in ordered) + "\n]\n")
     recorded.cache_clear()
