@@ -1,5 +1,5 @@
-"""The real drivers in virtual time: histories for a bounded time, what planted bugs tell of them,
-and the stories of bugs that they had."""
+"""The real drivers in virtual time: histories, what planted bugs tell of them, and the
+stories of bugs that they had."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ import dlog
 from dlog.testing.sim import Simulation, simulate
 from dlog.testing.sim.loop_process import silence
 from dlog.testing.sim.planted import drivers, planted
-from dlog.testing.sim.runs import hunt, run_many
+from dlog.testing.sim.runs import run_many
 from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.users import HistoryFailed
 from dlog.testing.sim.worlds import WORLDS
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
 from tests.tidy.source import ROOT
 
-SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
-FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
 HISTORIES_MAX = 400
 CAUGHT = sorted(name for name, plant in drivers.PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(drivers.PLANTS.keys() - set(CAUGHT))
@@ -34,25 +33,24 @@ print(transcripts(range(5)))
 """
 
 
-@pytest.mark.timeout(SECONDS + 60)
-def test_no_history_breaks_a_promise() -> None:
-    tally = run_many("drivers", first=FIRST, seconds=SECONDS)
-    tally.check()
-    assert tally.histories > 5
+@counts(100, 3_000)
+def test_no_history_breaks_a_promise(count: int) -> None:
+    play("drivers", count)
 
 
+@names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    found = hunt(drivers.PLANTS[name], count=HISTORIES_MAX)
-    assert found.finding is not None, f"{found.histories} histories"
+    noticed(drivers.PLANTS[name], count=HISTORIES_MAX)
 
 
+@counts(5, 100)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
     plant = drivers.PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=15, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()
 
 
 def transcripts(seeds: range) -> str:

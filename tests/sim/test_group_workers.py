@@ -1,10 +1,9 @@
-"""Real workers in virtual time, over simulated bookies and metadata: histories for a bounded time,
-what planted bugs tell of them, the stories of bugs that they had, and the judge itself."""
+"""Real workers in virtual time, over simulated bookies and metadata: histories, what
+planted bugs tell of them, the stories of bugs that they had, and the judge itself."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,58 +19,40 @@ from dlog.groups.leases import Lease
 from dlog.groups.view import WorkerId
 from dlog.testing.sim import Simulation, simulate
 from dlog.testing.sim.planted import planted, workers, workers_heart
-from dlog.testing.sim.runs import hunt, run_many
+from dlog.testing.sim.runs import run_many
 from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.users import HistoryFailed
 from dlog.testing.sim.workers_oracle import Database, Life, Visit, WorkersOracle
 from dlog.testing.sim.workers_swarm import WorkersWeather
 from dlog.testing.sim.world import Violation, World
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
 
-SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
-FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
 HISTORIES_MAX = 60
 PLANTS = {**workers.PLANTS, **workers_heart.PLANTS}
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
-# Near histories that notice them; wherever that is by now, it is not far.
-BEGINS = {
-    "a_dead_letter_has_no_number": 7,
-    "a_dead_letter_is_not_waited_for": 3,
-    "a_later_letter_counts_for_all": 18,
-    "a_lease_log_is_read_before_it_is_fenced": 12,
-    "a_retry_begins_with_what_is_done": 12,
-    "an_end_in_a_hurry_leaves_savers": 9,
-    "letters_are_not_looked_through": 7,
-    "may_deliver_is_not_asked": 9,
-    "savers_of_a_lost_shard_are_not_told": 22,
-    "still_owner_is_always_true": 3,
-    "the_fenced_open_again": 18,
-    "what_was_fetched_is_delivered_behind_the_loss": 16,
-}
 
 
-@pytest.mark.timeout(SECONDS + 60)
-def test_no_history_of_workers_breaks_a_promise() -> None:
+@counts(6, 200)
+def test_no_history_of_workers_breaks_a_promise(count: int) -> None:
     """I19 to I22, I25, I27, LH-11, LH-28, LH-51, LH-57, LH-58: see `WorkersOracle`."""
-    run_many("workers", first=FIRST, seconds=SECONDS, at_least=5).check()
+    play("workers", count)
 
 
 @pytest.mark.timeout(180)
+@names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    found = hunt(PLANTS[name], first=BEGINS.get(name, 0), count=HISTORIES_MAX)
-    assert found.finding is not None, f"{found.histories} histories"
-    # A plant that does not fit its surroundings any more is noticed too, and shows nothing.
-    stale = isinstance(found.finding.error, (AttributeError, NameError, TypeError))
-    assert not stale, found.finding
+    noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
+@counts(2, 30)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=4, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()
 
 
 # --- stories

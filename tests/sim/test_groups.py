@@ -14,35 +14,33 @@ from dlog.testing.sim.groups_crowd import Crowd
 from dlog.testing.sim.groups_oracle import GroupOracle
 from dlog.testing.sim.groups_world import SimShard
 from dlog.testing.sim.planted import groups, groups_weights, planted
-from dlog.testing.sim.runs import hunt, run_many
+from dlog.testing.sim.runs import run_many
 from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.world import Violation, World
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
 
-HISTORIES, HISTORIES_MAX = 400, 1500
+HISTORIES, HISTORIES_MAX = 250, 1500
 PLANTS = {**groups.PLANTS, **groups_weights.PLANTS}
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 ANA, BOB = WorkerId("ana", "a"), WorkerId("bob", "b")
 
 
-@pytest.mark.timeout(180)
+@counts(HISTORIES, 15_000)
 @pytest.mark.parametrize("store", ["nodes", "logs"])
-def test_no_history_of_a_group_breaks_a_promise(store: str) -> None:
+def test_no_history_of_a_group_breaks_a_promise(store: str, count: int) -> None:
     """Each shard is consumed by one, checkpoints only grow, nothing is processed twice unless
     somebody died or slept, and when all is well everything is done, even, and at rest."""
-    tally = run_many("groups", count=HISTORIES, store=store)
-    tally.check()
+    tally = play("groups", count, store=store)
     for what in ("a worker crashes", "a worker is lost", "split", "a shard stops: handed_over"):
         assert tally.marks[what] > 0, f"{what}: it never came to that"
 
 
 @pytest.mark.timeout(240)
+@names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    found = hunt(PLANTS[name], count=HISTORIES_MAX)
-    assert found.finding is not None, f"{found.histories} histories"
-    stale = isinstance(found.finding.error, (AttributeError, NameError, TypeError))
-    assert not stale, found.finding
+    noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
 @pytest.mark.timeout(240)
@@ -51,16 +49,17 @@ def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not() -> Non
     with one owner per lease, a rebalance without any crash processes messages twice."""
     single = PLANTS["a_thief_does_not_wait"]
     run_many("groups", count=300, **single.fixed).check()
-    found = hunt(single, count=HISTORIES_MAX)
+    found = noticed(single, count=HISTORIES_MAX)
     assert found.finding is not None
     assert found.finding.promise in ("I22", "LH-11", "LH-37")
 
 
+@counts(30, 300)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=60, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()
 
 
 @pytest.mark.timeout(120)

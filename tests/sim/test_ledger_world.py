@@ -3,18 +3,14 @@ had, planted one at a time, must be noticed."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-
 import pytest
 
-from dlog.testing.sim.planted import Plant, planted
+from dlog.testing.sim.planted import planted
 from dlog.testing.sim.planted.ledger import PLANTS
 from dlog.testing.sim.runs import hunt, run_many
 from dlog.trace import BOOKIE_POINTS
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
 
-SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
-HISTORIES_MIN = 600
 PLANTED_HISTORIES_MAX = 2_500
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
@@ -58,9 +54,9 @@ MARKS = [
 ]
 
 
-def test_nothing_is_lost_and_everything_ends() -> None:
-    tally = run_many("ledger", seconds=SECONDS, at_least=HISTORIES_MIN)
-    tally.check()
+@counts(800, 30_000)
+def test_nothing_is_lost_and_everything_ends(count: int) -> None:
+    tally = play("ledger", count)
     assert [mark for mark in MARKS if not tally.marks[mark]] == []
     assert [point for point in sorted(BOOKIE_POINTS) if tally.points[point] < 20] == []
 
@@ -89,31 +85,17 @@ def test_stock_recoverers_publish_what_may_be_gone_later() -> None:
     assert found.finding.promise in ("I3a", "I9")
 
 
-# What comes of these needs so much luck that it is seen once in thousands of histories; the
-# evidence shows it at once. The first is told by a story, too: test_recovery_read_must_fence.
-RARELY_HARMFUL = {
-    "recovery_read_must_fence",
-    "a_denial_counts_for_the_next_entry",
-    "the_last_entry_seen_is_the_end",
-}
-
-
-def _unaudited(plant: Plant) -> Plant:
-    if plant.name in RARELY_HARMFUL:
-        return plant
-    return dataclasses.replace(plant, fixed={**plant.fixed, "audits": False})
-
-
+@names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
     """Recoveries are judged by what comes of them, not by the evidence that they give: of most."""
-    found = hunt(_unaudited(PLANTS[name]), count=PLANTED_HISTORIES_MAX)
-    assert found.finding is not None, f"{found.histories} histories"
+    noticed(PLANTS[name], count=PLANTED_HISTORIES_MAX)
 
 
+@counts(50, 500)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=100, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()

@@ -18,6 +18,7 @@ from dlog.testing.sim.planted import (
     planted,
 )
 from dlog.testing.sim.runs import hunt, run_many, shrink_tape
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed
 
 HISTORIES_MAX = 1500
 ROOMS = (
@@ -37,25 +38,23 @@ SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 
 # Bugs of different kinds, each with the draws that its failure may need at most.
 SHRUNK = ("a_dead_writer_comes_back", "heal_without_recovering")
-NONZERO_MAX = 30
+NONZERO_MAX, TRIES_MAX = 30, 400
 
 
 @pytest.mark.timeout(240)  # by histories, not by time; most end within a second
+@names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    found = hunt(PLANTS[name], count=HISTORIES_MAX)
-    assert found.finding is not None, f"{found.histories} histories"
-    # A plant that does not fit its surroundings any more is noticed too, and shows nothing.
-    stale = isinstance(found.finding.error, (AttributeError, NameError, TypeError))
-    assert not stale, found.finding
+    noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
+@counts(40, 400)
 @pytest.mark.parametrize("name", SURVIVORS)
-def test_a_survivor_does_no_harm(name: str) -> None:
+def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
     plant = PLANTS[name]
     with planted(plant):
-        run_many(plant.world, count=100, **plant.fixed).check()
+        run_many(plant.world, count=count, **plant.fixed).check()
 
 
 @pytest.mark.timeout(120)
@@ -65,6 +64,6 @@ def test_a_failure_becomes_small(name: str) -> None:
     found = hunt(plant, count=HISTORIES_MAX)
     assert found.finding is not None
     with planted(plant):
-        small = shrink_tape(plant.world, found.finding.values, seconds=40.0, **plant.fixed)
+        small = shrink_tape(plant.world, found.finding.values, tries=TRIES_MAX, **plant.fixed)
     assert small.fault == found.finding.promise
     assert small.nonzero <= NONZERO_MAX

@@ -1,11 +1,9 @@
 """Histories of writers, readers, removers and strangers under faults, over ledgers that are as
 loose as their contract allows, and over simulated bookies: no promise breaks, and once the faults
-end everything comes right. DLOG_SIM_SECONDS runs for longer, DLOG_SIM_FIRST from another seed on; a
-failure names its seed and how to see it again."""
+end everything comes right. A failure names its seed and how to see it again."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 import pytest
@@ -15,9 +13,7 @@ from dlog.testing.sim.planted import planted
 from dlog.testing.sim.planted.log import PLANTS, STRANGERS
 from dlog.testing.sim.runs import Tally, run_many
 from dlog.testing.sim.world import Violation
-
-SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
-FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
+from tests.sim.histories import counts, play
 
 # Points of rooms that are not simulated, or that only the real drivers announce; and those of
 # truncated logs, which have histories of their own.
@@ -62,67 +58,71 @@ OF_BOOKIES = (
 
 
 def _check(tally: Tally, facts: Iterable[str], points: Iterable[str]) -> None:
-    print(f"{tally.histories} histories of {tally.world}, {tally.per_minute:,.0f} a minute")
-    tally.check()
     never = [fact for fact in facts if not tally.marks[fact]]
     assert not never, f"these never happened: {never}"
     unreached = [point for point in points if not tally.points[point]]
     assert not unreached, f"steps that no history reached: {unreached}"
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_history_over_loose_ledgers_breaks_a_promise_and_all_of_them_heal() -> None:
+@counts(300, 15_000)
+def test_no_history_over_loose_ledgers_breaks_a_promise_and_all_of_them_heal(count: int) -> None:
     """I1–I10, I13, I15–I17, I23–I25, I27; DL-01, DL-02, DL-03a, DL-03b, DL-04, DL-05, DL-09, DL-10,
     DL-11, DL-13, DL-23, DL-26, DL-27, DL-28, DL-30, DL-31, DL-32, DL-33 in every interleaving."""
-    tally = run_many("log-abstract", FIRST, seconds=SECONDS, at_least=800)
+    tally = play("log-abstract", count)
     _check(tally, [*OF_LOGS, *OF_ABSTRACT], POINTS)
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_history_over_bookies_breaks_a_promise_and_all_of_them_heal() -> None:
+@counts(600, 10_000)
+def test_no_history_over_bookies_breaks_a_promise_and_all_of_them_heal(count: int) -> None:
     """The same and I11, I12, I14, with the BookKeeper client's cores below the log's."""
-    tally = run_many("log", FIRST, seconds=1.25 * SECONDS, at_least=600)
+    tally = play("log", count)
     _check(tally, [*OF_LOGS, *OF_BOOKIES], [*POINTS, *trace.BOOKIE_POINTS])
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not() -> None:
+@counts(1_200, 15_000)
+def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not(count: int) -> None:
     """I18, I19, I26; LS-09, LS-10: truncated by seq, id, time and wholly, held, retained, collected
     and terminated, with crashes at every step."""
-    tally = run_many("log-life", FIRST, seconds=SECONDS, at_least=2000)
+    tally = play("log-life", count)
     _check(tally, OF_LIFE, sorted(trace.LIFE_POINTS))
-    run_many("log-life-bookies", FIRST, seconds=SECONDS / 2, at_least=100).check()
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_history_of_jobs_publishes_a_batch_twice_or_in_part() -> None:
+@counts(60, 3_000)
+def test_no_history_of_a_truncated_log_over_bookies_breaks_a_promise(count: int) -> None:
+    play("log-life-bookies", count)
+
+
+@counts(200, 10_000)
+def test_no_history_of_jobs_publishes_a_batch_twice_or_in_part(count: int) -> None:
     """I1, I2, I5, I6, I15, I29: batches are filled, published and discarded by processes that die,
     freeze and run beside each other, among writers, readers, truncations and strangers."""
-    tally = run_many("log-jobs", FIRST, seconds=SECONDS, at_least=600)
+    tally = play("log-jobs", count)
     facts = ("published", "published before", "a batch is to be run again", "truncated")
     more = ("a segment was discarded", "none was discarded", "a client crashes", "rotated")
     _check(tally, [*facts, *more], sorted(trace.JOB_POINTS - {"job.deleted"}))
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed() -> None:
+@counts(150, 10_000)
+def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed(count: int) -> None:
     """I24, I26: looked over and repaired, with no grace, while everybody else works and dies."""
-    tally = run_many("log-fsck", FIRST, seconds=SECONDS, at_least=300)
+    tally = play("log-fsck", count)
     facts = ("looked over", "repaired: delete_ledger", "truncated", "collected", "remove")
     _check(tally, [*facts, "a client crashes"], ["repair.ledger_deleted"])
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_damaged_list_loses_moves_or_skips_anything_and_repair_makes_it_whole() -> None:
+@counts(470, 6_000)
+def test_no_damaged_list_loses_moves_or_skips_anything_and_repair_makes_it_whole(
+    count: int,
+) -> None:
     """I1, I8, I15, I17, I18, I24: pages lost, changed and unreadable, and ends that are listed
     wrongly, while everybody works on the log, dies, and repairs it."""
-    tally = run_many("log-repair", FIRST, seconds=SECONDS, at_least=400)
+    tally = play("log-repair", count)
     _check(tally, OF_DAMAGE, ["repair.page_written", "repair.resealed", "repair.page_deleted"])
 
 
-@pytest.mark.timeout(180 + 3 * SECONDS)
-def test_no_short_history_of_truncation_alone_breaks_a_promise() -> None:
-    tally = run_many("log-cuts", FIRST, seconds=SECONDS / 2, at_least=3000)
+@counts(1_600, 40_000)
+def test_no_short_history_of_truncation_alone_breaks_a_promise(count: int) -> None:
+    tally = play("log-cuts", count)
     _check(tally, OF_CUTS, sorted(trace.LIFE_POINTS))
 
 
@@ -137,12 +137,13 @@ def test_a_violation_says_how_to_repeat_it() -> None:
 def test_a_strict_tail_is_never_fooled() -> None:
     """H1, H2: strangers show what they write back, and decide on another end; a normal tail
     believes them."""
-    tally = run_many("log-abstract", FIRST, count=400, **STRANGERS)
+    tally = run_many("log-abstract", count=400, **STRANGERS)
     tally.check()
     assert tally.marks["a stranger's write-back shows"] > 100
-    over_bookies = run_many("log", FIRST, count=100, **STRANGERS)
+    over_bookies = run_many("log", count=100, **STRANGERS)
     over_bookies.check()
     assert over_bookies.marks["a stranger's write-back shows"] > 20
-    fooled = run_many("log-abstract", FIRST, count=400, **{**STRANGERS, "tail": "normal"})
+    believes = {**STRANGERS, "tail": "normal"}
+    fooled = run_many("log-abstract", count=400, stops=True, **believes)
     with pytest.raises(Violation, match=r"I9|I3"):
         fooled.check()

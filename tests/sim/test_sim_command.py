@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dlog.testing.sim import corpus
 from dlog.testing.sim.__main__ import main
-from dlog.testing.sim.planted import all_plants
+from dlog.testing.sim.planted import all_plants, planted
 from dlog.testing.sim.planted.shown import show
+from dlog.testing.sim.tiers import death_of
 
 ROOT = Path(__file__).parents[2]
 PLANT = "a_dead_writer_comes_back"
@@ -79,6 +81,58 @@ def test_the_test_that_shows_a_bug_is_there(name: str) -> None:
     where, _, test = (all_plants()[name].shown_by or "").partition("::")
     assert f"def {test}(" in (ROOT / where).read_text()
     assert all_plants()[name].survives
+
+
+def test_the_table_names_the_tier_and_the_test_of_each_bug(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plants", "--table", "--tier", "check", PLANT, "no_barrier"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [row.split()[:3] for row in told[:2]] == [
+        [PLANT, "log-abstract", "check"],
+        ["no_barrier", "log-abstract", "check"],
+    ]
+    assert told[0].endswith("tests/sim/test_corpus.py [log-abstract]")
+    assert told[-1] == (
+        "2 of 2 planted bugs are noticed in check (100.0 %), 0 more in test, 0 by none"
+    )
+
+
+def test_a_bug_that_the_corpus_overlooks_dies_by_its_hunt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(corpus, "recorded", dict)
+    death = death_of(all_plants()[PLANT])
+    assert (death.tier, death.test) == ("test", f"test_a_planted_bug_is_noticed[{PLANT}]")
+    assert death_of(all_plants()[PLANT], hunted=False).tier is None
+
+
+def test_record_keeps_a_history_of_each_bug_that_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = corpus.load()[PLANT]
+    covered = replace(own, name="no_barrier", by=PLANT)
+    monkeypatch.setattr(corpus, "FILE", tmp_path / "telling.json")
+    corpus.save([replace(own, seed=10_000), covered])
+    assert main(["plants", "--record", "--seconds", "5", PLANT]) == 0
+    assert capsys.readouterr().out.startswith(f"recorded  {PLANT}")
+    kept = corpus.load()
+    with planted(all_plants()[PLANT]):
+        assert corpus.play(kept[PLANT]) is not None
+    assert corpus.play(kept[PLANT]) is None
+    assert kept["no_barrier"].is_played, "nobody knows whether the new history notices it"
+
+
+def test_reduce_leaves_out_what_another_history_notices(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = corpus.load()[PLANT]
+    monkeypatch.setattr(corpus, "FILE", tmp_path / "telling.json")
+    monkeypatch.setattr(corpus, "EVENTS_KEPT_MAX", 0)
+    bugs = {"again": all_plants()[PLANT], PLANT: all_plants()[PLANT]}
+    corpus.save([own, replace(own, name="again")])
+    reduced = {each.name: each.by for each in corpus.reduce(corpus.load(), bugs)}
+    assert reduced == {PLANT: None, "again": PLANT}
 
 
 def test_plants_says_who_killed_them(capsys: pytest.CaptureFixture[str]) -> None:

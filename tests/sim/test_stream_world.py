@@ -1,19 +1,14 @@
 """Histories of streams: shards that are split, merged and pinned at run time, under writers and
-readers that crash, sleep and hear no answers; and planted bugs, each of which has to be noticed.
-DLOG_SIM_SECONDS runs for longer, DLOG_SIM_FIRST from another seed on."""
+readers that crash, sleep and hear no answers; and planted bugs, each of which has to be noticed."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
 from dlog import trace
 from dlog.testing.sim.planted.streams import PLANTS
-from dlog.testing.sim.runs import hunt, run_many
+from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
 
-SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "8"))
-FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
 HISTORIES_MAX = 3_000
 # What must happen in a few hundred histories, or they are too tame.
 HAPPENS = (
@@ -26,10 +21,9 @@ HAPPENS = (
 ELSEWHERE = {"stream.resent", "stream.forgotten"}
 
 
-@pytest.mark.timeout(SECONDS + 60)
-def test_no_history_breaks_a_promise() -> None:
-    tally = run_many("streams", first=FIRST, seconds=SECONDS)
-    tally.check()
+@counts(700, 30_000)
+def test_no_history_breaks_a_promise(count: int) -> None:
+    tally = play("streams", count)
     missing = [what for what in HAPPENS if not tally.marks[what]]
     assert not missing, f"{tally.histories} histories without {missing}"
     points = sorted(trace.STREAM_POINTS - ELSEWHERE)
@@ -37,7 +31,7 @@ def test_no_history_breaks_a_promise() -> None:
 
 
 @pytest.mark.timeout(240)
+@names_what_no_longer_tells
 @pytest.mark.parametrize("name", sorted(PLANTS))
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    found = hunt(PLANTS[name], count=HISTORIES_MAX)
-    assert found.finding is not None, f"{found.histories} histories"
+    noticed(PLANTS[name], count=HISTORIES_MAX)

@@ -16,7 +16,8 @@ from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.worlds import WORLDS
 
 TAPES = sorted((Path(__file__).parent / "tapes").glob("*.json"))
-COUNTS = {"log": 250, "log-abstract": 650, "log-cuts": 100}
+COUNTS = {"log": 60, "log-abstract": 60, "log-cuts": 60}
+LONG = {"log": 2_500, "log-abstract": 6_500, "log-cuts": 5_000}
 
 
 def _digests(world: str, count: int, hash_seed: str) -> subprocess.Popen[str]:
@@ -29,14 +30,25 @@ def _digests(world: str, count: int, hash_seed: str) -> subprocess.Popen[str]:
     )
 
 
+def _played_twice(world: str, count: int, timeout_s: float) -> None:
+    running = [_digests(world, count, hash_seed) for hash_seed in ("0", "1")]
+    told = [each.communicate(timeout=timeout_s)[0] for each in running]
+    assert [each.returncode for each in running] == [0, 0]
+    assert len(told[0].splitlines()) == count
+    assert told[0] == told[1]
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("world", sorted(COUNTS))
 def test_a_tape_is_a_history(world: str) -> None:
-    running = [_digests(world, COUNTS[world], hash_seed) for hash_seed in ("0", "1")]
-    told = [each.communicate(timeout=170)[0] for each in running]
-    assert [each.returncode for each in running] == [0, 0]
-    assert len(told[0].splitlines()) == COUNTS[world]
-    assert told[0] == told[1]
+    _played_twice(world, COUNTS[world], 170)
+
+
+@pytest.mark.tier("full")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("world", sorted(LONG))
+def test_thousands_of_tapes_are_histories(world: str) -> None:
+    _played_twice(world, LONG[world], 590)
 
 
 @pytest.mark.parametrize("path", TAPES, ids=[path.stem for path in TAPES])

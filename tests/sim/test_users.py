@@ -70,7 +70,7 @@ def hasty(tmp_path: Path) -> Path:
 
 
 def test_a_failure_tells_what_broke_and_how_to_see_it_again(hasty: Path) -> None:
-    told = _pytest(hasty, "--dlog-shrink", "4")
+    told = _pytest(hasty, "--dlog-shrink", "1")
     found = re.search(r"test_hasty.py::test_hasty failed in history \d+ of 40 \(seed (\d+)\)", told)
     assert found, told
     assert "AssertionError" in told or "Fenced" in told
@@ -212,3 +212,34 @@ def test_the_plugin_loads_nothing_by_itself() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout.strip() == "False"
+
+
+def test_what_is_cut_short_makes_no_real_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A farewell of a program that never ended may ask asyncio for a loop; a real one would be
+    left open, and tell of it in the middle of another test."""
+    made: list[str] = []
+
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            made.append("a real loop")
+            raise RuntimeError("a history needs no real loop")
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(5000)
+        finally:
+            await asyncio.gather(asyncio.sleep(0))
+
+    async def test(sim: Simulation) -> None:
+        sim.start(work(), name="worker")
+        sim.start(work(), name="killed").kill()
+        await sim.pass_time(0.1)
+
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(Policy())
+    try:
+        _, error = run_history(test, of_tape([]), troubles="none")
+    finally:
+        asyncio.set_event_loop_policy(before)
+    assert error is None
+    assert not made

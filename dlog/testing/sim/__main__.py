@@ -8,11 +8,12 @@ import hashlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlog.testing.sim import story
-from dlog.testing.sim.planted import all_plants, planted
+from dlog.testing.sim import corpus, story, tiers
+from dlog.testing.sim.planted import Plant, all_plants, planted
 from dlog.testing.sim.planted.shown import show
 from dlog.testing.sim.runs import (
     Finding,
@@ -65,6 +66,25 @@ def main(arguments: list[str] | None = None) -> int:
     plants = commands.add_parser("plants", help="which planted bugs are noticed, by what, how fast")
     plants.add_argument("names", nargs="*", metavar="NAME")
     plants.add_argument("--seconds", type=float, default=60.0, help="for each of them")
+    plants.add_argument(
+        "--record",
+        action="store_true",
+        help="record a history that notices each of these, or each one without a current record",
+    )
+    plants.add_argument(
+        "--reduce",
+        action="store_true",
+        help="drop histories from the corpus of a slow world if others notice the same bugs",
+    )
+    plants.add_argument(
+        "--table", action="store_true", help="print which tier and which test notice each of them"
+    )
+    plants.add_argument(
+        "--tier",
+        choices=["check", "test"],
+        default="test",
+        help="with --table: look for tests up to this tier only",
+    )
     plants.set_defaults(do=_plants)
 
     shrinkage = commands.add_parser("shrinkage", help="how small failures of planted bugs become")
@@ -196,6 +216,10 @@ def _shrink(chosen: argparse.Namespace) -> int:
 
 def _plants(chosen: argparse.Namespace) -> int:
     known = all_plants()
+    if chosen.record or chosen.reduce:
+        return _record(chosen, known) or (_reduce(known) if chosen.reduce else 0)
+    if chosen.table:
+        return _table(chosen, known)
     names = chosen.names or sorted(known)
     killed, shown, unexplained = 0, 0, []
     for name in names:
@@ -225,6 +249,45 @@ def _plants(chosen: argparse.Namespace) -> int:
         f"{len(unexplained)} of the others unexplained"
     )
     return 1 if unexplained else 0
+
+
+def _record(chosen: argparse.Namespace, known: dict[str, Plant]) -> int:
+    """The file is written after each of them, so that a run that is stopped can go on."""
+    kept = {name: each for name, each in corpus.load().items() if name in known}
+    caught = [name for name, plant in sorted(known.items()) if plant.survives is None]
+    missing = [name for name in caught if not corpus.is_current(kept.get(name), known[name])]
+    silent = 0
+    for name in (chosen.names or missing) if chosen.record else ():
+        told = corpus.record(known[name], seconds=chosen.seconds)
+        if told is None:
+            silent += 1
+            kept.pop(name, None)
+            _say(f"none      {name}")
+        else:
+            kept[name] = told
+            for other in [each for each in kept.values() if each.by == name]:
+                kept[other.name] = replace(other, by=None)  # this history may not notice it
+            _say(f"recorded  {name:<52} seed {told.seed} of {told.world}, {told.events} events")
+        corpus.save(kept.values())
+    return 1 if silent else 0
+
+
+def _table(chosen: argparse.Namespace, known: dict[str, Plant]) -> int:
+    deaths = []
+    for name in chosen.names or sorted(known, key=lambda name: (known[name].world, name)):
+        deaths.append(tiers.death_of(known[name], hunted=chosen.tier == "test"))
+        _say(str(deaths[-1]))
+    _say("\n" + "\n".join(tiers.summary(deaths)))
+    return 0
+
+
+def _reduce(known: dict[str, Plant]) -> int:
+    for told in corpus.reduce(corpus.load(), known):
+        if told.by is not None:
+            _say(f"{told.world:<14} {told.name:<52} noticed by the history of {told.by}")
+        reduced = {**corpus.load(), told.name: told}
+        corpus.save(reduced.values())
+    return 0
 
 
 def _shrinkage(chosen: argparse.Namespace) -> int:

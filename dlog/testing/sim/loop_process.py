@@ -189,7 +189,11 @@ class LoopProcess:
         self.is_alive = False
         self.loop.close()
         done: set[asyncio.Task[Any]] = set()
-        with silence():
+        # asyncio would make a real loop for a farewell that asks for one, and nobody closes that.
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self.loop)
+        with silence(), contextlib.ExitStack() as after:
+            after.callback(asyncio._set_running_loop, before)
             while left := {*self._kept, *asyncio.all_tasks(self.loop)} - done:
                 for task in left:  # to close one may begin others
                     task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -103,12 +103,12 @@ def run_many(
     **fixed: Any,
 ) -> Tally:
     """So many histories, or as many as fit into the time; `stops` at the first finding."""
-    with _collected_here():
+    with collected_here():
         return _run_many(world, first, count, seconds, at_least, stops, fixed)
 
 
 @contextmanager
-def _collected_here() -> Iterator[None]:
+def collected_here() -> Iterator[None]:
     """A world is one knot of objects, garbage as a whole once its history is over: whoever plays
     one takes it away then, while it is still in the processor's caches, and nobody looks for it
     before."""
@@ -185,7 +185,12 @@ _LONGER, _EVENTS_MIN = 2, 1_000
 
 
 def shrink_tape(
-    world: str, values: Sequence[float], *, seconds: float = 60.0, **fixed: Any
+    world: str,
+    values: Sequence[float],
+    *,
+    seconds: float = 60.0,
+    tries: int | None = None,
+    **fixed: Any,
 ) -> Shrunk:
     """The same promise must break, and not later by far: where nothing takes any time, some
     histories go round for ever."""
@@ -203,8 +208,8 @@ def shrink_tape(
         gc.collect(0)
         return (None if finding is None else finding.promise), chance.tape.drawn
 
-    with _collected_here():
-        return shrink(values, run, seconds=seconds)
+    with collected_here():
+        return shrink(values, run, seconds=seconds, tries=tries)
 
 
 # --- tapes that are kept

@@ -38,16 +38,22 @@ class Shrunk:
         return sum(value > 0.0 for value in self.values)
 
 
-def shrink(values: Sequence[float], run: Run, *, seconds: float = 60.0) -> Shrunk:
-    """`run` must find something wrong with `values`. The seconds are of this process's own work."""
-    return _Shrinking(list(values), run, seconds).to_the_end()
+def shrink(
+    values: Sequence[float], run: Run, *, seconds: float = 60.0, tries: int | None = None
+) -> Shrunk:
+    """`run` must find something wrong with `values`. The seconds are of this process's own work.
+    With `tries`, so many histories are the limit instead, on a fast machine and on a slow one."""
+    return _Shrinking(list(values), run, seconds, tries).to_the_end()
 
 
 class _Shrinking:
-    def __init__(self, values: list[float], run: Run, seconds: float) -> None:
+    def __init__(
+        self, values: list[float], run: Run, seconds: float, tries_max: int | None
+    ) -> None:
         self._run = run
         self._began_s = time.process_time()
         self._ends_s = self._began_s + seconds
+        self._tries_max = tries_max
         self._tries = 0
         self._tried: set[tuple[float, ...]] = set()
         fault, drawn = run(values)
@@ -76,6 +82,8 @@ class _Shrinking:
         return Shrunk(self._values, self._fault, self._tries, took_s)
 
     def _is_late(self) -> bool:
+        if self._tries_max is not None:
+            return self._tries >= self._tries_max
         return time.process_time() >= self._ends_s
 
     def _try(self, values: list[float]) -> bool:

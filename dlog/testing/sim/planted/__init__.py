@@ -28,13 +28,15 @@ class Plant:
     fixed: dict[str, Any] = field(default_factory=dict)  # weather that brings its faults together
     survives: str | None = None  # what else protects
     shown_by: str | None = None  # then: the test that fails with this bug (see `shown`)
+    harder: dict[str, Any] = field(default_factory=dict)  # what its test takes from the judge
 
 
 class Plants:
     """Of one room. `@plants(rule)` plants what it decorates, under its name."""
 
-    def __init__(self, world: str) -> None:
+    def __init__(self, world: str, **harder: Any) -> None:
         self.world = world
+        self.harder = harder
         self.by_name: dict[str, Plant] = {}
 
     def __call__(
@@ -44,12 +46,20 @@ class Plants:
         world: str = "",
         survives: str | None = None,
         shown_by: str | None = None,
+        harder: dict[str, Any] | None = None,
         **fixed: Any,
     ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
         def register(bug: Callable[[Any], None]) -> Callable[[Any], None]:
             name = bug.__name__
             self.by_name[name] = Plant(
-                name, rule, bug, world or self.world, fixed, survives, shown_by
+                name,
+                rule,
+                bug,
+                world or self.world,
+                fixed,
+                survives,
+                shown_by,
+                self.harder if harder is None else harder,
             )
             return bug
 

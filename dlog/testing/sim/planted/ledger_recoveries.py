@@ -29,6 +29,7 @@ from dlog.testing.sim.planted.ledger_weather import (
     LATE_CONFIRMATIONS,
     LIMBO,
     OURS,
+    RARELY_HARMFUL,
     RECOVERY_TESTS,
     SILENCE,
     UNFENCED,
@@ -43,7 +44,7 @@ from dlog.wire.ledger_metadata import LedgerMetadata, LedgerState
 # --- recovery: fencing
 
 
-@plants("P1, recovery_read_must_fence", **UNFENCED)
+@plants("P1, recovery_read_must_fence", harder=RARELY_HARMFUL, **UNFENCED)
 def recovery_read_must_fence(patch: Patch) -> None:
     """Issue 2614: only the first read fenced."""
     real = SimTail.fence_key
@@ -75,7 +76,7 @@ def recovery_floor(patch: Patch) -> None:
     patch.setattr(Fencing, "__init__", without_floor)
 
 
-@plants("lac_is_a_hint")
+@plants("lac_is_a_hint", harder=RARELY_HARMFUL)
 def the_last_entry_seen_is_the_end(patch: Patch) -> None:
     """lac_is_a_hint (issue 2612): what a fence reads back is believed."""
     begin, decide = TailRecovery._begin_search, EndSearch._decide
@@ -160,7 +161,7 @@ def a_short_batch_denies_the_next(patch: Patch) -> None:
     patch.setattr(EndSearch, "_look_at", look_and_deny)
 
 
-@plants("I14", **DENIALS)
+@plants("I14", harder=RARELY_HARMFUL, **DENIALS)
 def a_denial_counts_for_the_next_entry(patch: Patch) -> None:
     """Denials are not forgotten when somebody else had the entry."""
     on_answer = EndSearch.on_answer

@@ -58,6 +58,14 @@ def test_nothing_to_shrink_is_said() -> None:
         shrink([0.1], lambda values: (None, 1))
 
 
+def test_tries_bound_it_whatever_time_they_take() -> None:
+    source = random.Random(5)
+    values = [source.random() for _ in range(100)]
+    shrunk = shrink(values, history, tries=7, seconds=0.0)
+    assert shrunk.tries == 7
+    assert history(shrunk.values)[0] == shrunk.fault == "I9"
+
+
 def test_it_ends_when_its_time_is_over() -> None:
     tries = 0
 

@@ -1,0 +1,53 @@
+"""What the modules about histories share: how many of them are played, and planted bugs.
+
+Counts and seeds are fixed, so a slow machine does the same work as a fast one. For long runs by
+hand, DLOG_SIM_SECONDS plays for at least so long, and DLOG_SIM_FIRST begins at another seed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from dlog.testing.sim.corpus import STALE, hunt_from_telling
+from dlog.testing.sim.planted import Plant
+from dlog.testing.sim.runs import Hunt, Tally, run_many
+
+FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
+SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "0"))
+FULL_TIMEOUT_S = 1_200
+
+# A recorded history that does not tell any more is named among the warnings of the run.
+names_what_no_longer_tells = pytest.mark.filterwarnings(
+    "default::dlog.testing.sim.corpus.NoLongerTelling"
+)
+
+
+def counts(middle: int, long: int) -> pytest.MarkDecorator:
+    """Runs the test with `count` histories: the middle count each time, the long one in full."""
+    full = (pytest.mark.tier("full"), pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS))
+    usual = pytest.mark.timeout(180 + 3 * SECONDS)
+    return pytest.mark.parametrize(
+        "count", [pytest.param(middle, marks=usual), pytest.param(long, marks=full)]
+    )
+
+
+def play(world: str, count: int, **fixed: Any) -> Tally:
+    """The first `count` histories of the world. Raises if one of them breaks a promise."""
+    if SECONDS:
+        tally = run_many(world, FIRST, seconds=SECONDS, at_least=count, **fixed)
+    else:
+        tally = run_many(world, FIRST, count, **fixed)
+    print(f"{tally.histories} histories of {world}, {tally.per_minute:,.0f} a minute")
+    tally.check()
+    return tally
+
+
+def noticed(plant: Plant, *, count: int) -> Hunt:
+    """Fails unless the planted bug is noticed within `count` histories behind the recorded one."""
+    found = hunt_from_telling(plant, count=count)
+    assert found.finding is not None, f"{found.histories} histories"
+    # A planted bug that does not fit its surroundings any more is noticed too, and shows nothing.
+    assert not isinstance(found.finding.error, STALE), found.finding
+    return found
