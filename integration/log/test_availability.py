@@ -42,6 +42,7 @@ def _two_are_missing(row: Row, victims: set[str]) -> None:
 
 
 async def test_the_availability_table(own_cluster: OwnCluster, tmp_path: Path) -> None:
+    """DL-22, DL-36a to DL-36f: on stock ZooKeeper and bookies, and nothing else."""
     table = Table(own_cluster(bookies=4))
     first, second, third, fourth = table.cluster.bookies
     try:

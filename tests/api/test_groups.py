@@ -168,7 +168,7 @@ async def test_workers_agree_or_are_refused(api: Api) -> None:
         await even(worker, shards=4)
 
 
-async def test_flaw_1_long_names_are_not_cut_off(api: Api) -> None:
+async def test_lh_flaw_1_long_names_are_not_cut_off(api: Api) -> None:
     """Two groups whose names differ at their ends are two; what does not fit somewhere is refused
     at once, and not where it would have been kept."""
     seen = {end: Seen() for end in "ab"}

@@ -126,6 +126,7 @@ async def test_its_writer_is_fenced_and_hears_of_it(api: Api, there: str) -> Non
 
 
 async def test_there_and_back_and_there_again(api: Api, there: str) -> None:
+    """DL-07: another metadata store gets the document alone, and the log is whole there."""
     await fill(api, api.url, first=0)
     first = await move(api, api.url, there)
     await fill(api, there, first=3)

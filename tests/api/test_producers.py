@@ -45,6 +45,7 @@ async def test_a_number_is_taken_once(api: Api) -> None:
 
 @pytest.mark.parametrize("end", ["close", "taken over", "rotated", "handed over"])
 async def test_the_next_writer_knows_the_numbers(api: Api, end: str) -> None:
+    """DL flaw 9: a message that is sent again to the next writer is there once."""
     old = await api.open_writer()
     ids = {}
     for number in range(3):

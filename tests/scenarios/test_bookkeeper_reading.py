@@ -143,6 +143,8 @@ def test_a_bookie_that_lost_everything_is_passed_by() -> None:
 
 
 def test_a_bookie_with_holes_gives_what_is_before_them() -> None:
+    """DL-14: a missing entry is read from another bookie, and never skipped."""
+
     async def scene(world: World) -> None:
         world.fill(10)
         del world.bookies["b0"].packets[4]
@@ -170,6 +172,8 @@ def test_a_damaged_entry_is_read_elsewhere_and_what_is_before_it_is_kept() -> No
 
 
 def test_an_entry_that_is_damaged_everywhere_is_corrupt() -> None:
+    """DL-24: an entry with a wrong digest is never handed out."""
+
     async def scene(world: World) -> None:
         world.fill(10)
         for bookie in world.ensemble[:2]:

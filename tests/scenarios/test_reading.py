@@ -20,7 +20,7 @@ def test_nothing_is_readable_before_its_writer_published_it() -> None:
 
 
 def test_what_is_acked_is_delivered_with_nothing_else_written() -> None:
-    """DL-03a, I3c."""
+    """DL-03a, DL flaw 1, I3c."""
     stage = Stage()
     writer = stage.opened("w")
     reader = stage.reader()

@@ -34,8 +34,8 @@ def test_appends_go_on_over_a_rotation_and_nothing_is_lost() -> None:
 
 
 def test_acks_of_the_new_ledger_wait_until_the_old_one_is_closed() -> None:
-    """I16: "acks of the new ledger are held back until every add of the old one is *confirmed* and
-    its metadata is CLOSED at exactly `predecessor_last`"."""
+    """DL-28, DL flaw 2, I16: "acks of the new ledger are held back until every add of the old one
+    is *confirmed* and its metadata is CLOSED at exactly `predecessor_last`"."""
     stage = Stage()
     writer = stage.opened("w")
     old = stage.newest()
@@ -71,7 +71,7 @@ def test_the_listing_seals_what_was_closed_before() -> None:
 
 
 def test_a_ledger_at_or_below_the_floor_is_never_listed() -> None:
-    """DL-13: "otherwise create another †"."""
+    """DL-13, DL flaw 5: "otherwise create another †"."""
     stage = Stage()
     writer = stage.opened("w")
     stage.ledgers._next_id += 20

@@ -167,6 +167,7 @@ def test_a_late_create_is_not_taken_for_the_later_one() -> None:
 
 @pytest.mark.parametrize(("policy", "error"), [("never", Conflict), ("if_dead", Conflict)])
 def test_a_policy_may_refuse_to_fence_the_living(policy: str, error: type[Exception]) -> None:
+    """DL flaw 4: supervised processes need not fence each other for ever."""
     stage = Stage()
     stage.opened("here")
     stage.go_on()

@@ -358,6 +358,7 @@ def test_the_collector_twice_at_once() -> None:
 
 @pytest.mark.parametrize("steps", range(40))
 def test_the_collector_killed_at_every_step(steps: int, small_pages: None) -> None:
+    """DL flaw 7: the next collector deletes what one that died had left."""
     log = ByHand(24)
     log.truncated(105)
     log.now_us += HOUR_US

@@ -1,5 +1,5 @@
-"""What the tidy tests look at: the Python files of the project, parsed once, with the imports of
-each module resolved to module names."""
+"""What the tidy tests look at: the Python files of the project, each parsed once at most, with the
+imports of each module resolved to module names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 class Source:
     path: Path
     text: str
-    tree: ast.Module
 
-    @property
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
+
+    @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, in the order of `ast.walk`."""
+        return tuple(ast.walk(self.tree))
+
+    @functools.cached_property
     def where(self) -> str:
         return self.path.relative_to(ROOT).as_posix()
 
@@ -30,12 +38,9 @@ class Source:
 
 @functools.cache
 def sources(folder: str) -> tuple[Source, ...]:
-    """Every Python file below a folder of the project, parsed."""
-    found = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        found.append(Source(path, text, ast.parse(text, str(path))))
-    return tuple(found)
+    """Every Python file below a folder of the project."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return tuple(Source(path, path.read_text(encoding="utf-8")) for path in paths)
 
 
 @functools.cache
@@ -43,11 +48,12 @@ def modules() -> frozenset[str]:
     return frozenset(source.module for source in sources("dlog"))
 
 
-def imports(source: Source) -> list[tuple[str, int]]:
+@functools.cache
+def imports(source: Source) -> tuple[tuple[str, int], ...]:
     """(module, line) of every import, wherever it stands: at the top, in a function, for types
     only. `from dlog import limits` counts as `dlog.limits`, since that is what is loaded."""
     found: list[tuple[str, int]] = []
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -55,7 +61,7 @@ def imports(source: Source) -> list[tuple[str, int]]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 found.append((inner if inner in modules() else base, node.lineno))
-    return found
+    return tuple(found)
 
 
 def _base(source: Source, node: ast.ImportFrom) -> str:

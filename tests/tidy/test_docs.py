@@ -29,25 +29,59 @@ INVARIANTS, SECURITY = ROOT / "docs" / "INVARIANTS.md", ROOT / "SECURITY.md"
 ROW = re.compile(r"^\| (?P<ids>[^|]+) \| (?P<told>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
 COMMAND_LINE_PAGE = ROOT / "docs" / "how-to" / "command-line.md"
 MAKE_TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+NAMED_HERE = "tests/tidy/test_docs.py::test_a_test_that_is_not_there_is_named"
 RUN_S = 110  # one of them starts Spark
 SESSION_S = 110  # one of them starts a cluster
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
-    targets = [found for found in LINK.findall(page.read_text()) if "://" not in found]
-    broken = [target for target in targets if not (page.parent / target).exists()]
-    assert not broken, f"{name(page)}: nothing at {broken}"
+def _broken_links(page: Path, text: str) -> list[str]:
+    targets = [found for found in LINK.findall(text) if "://" not in found]
+    return [
+        f"{name(page)}: nothing at {target}"
+        for target in targets
+        if not (page.parent / target).exists()
+    ]
 
 
-@pytest.mark.parametrize("page", with_language("sh", "console"), ids=name)
-def test_commands_of_the_docs_exist(page: Path) -> None:
-    for block in blocks(page):
-        for line in shell_lines(block):
-            for target in re.findall(r"\bmake ([\w-]+)", line):
-                assert target in MAKE_TARGETS, f"{name(page)}: no `make {target}`"
-            for command in re.findall(r"\bdlog (\w+)", line):
-                assert command in COMMANDS, f"{name(page)}: no `dlog {command}`"
+def test_links_lead_somewhere() -> None:
+    broken = [each for page in pages() for each in _broken_links(page, page.read_text())]
+    assert not broken, "\n".join(broken)
+
+
+def test_a_link_that_leads_nowhere_is_named() -> None:
+    text = "[a](ARCHITECTURE.md#x) [b](gone.md) [c](https://example.org/gone.md) [d](how-to/gone)"
+    assert _broken_links(INVARIANTS, text) == [
+        "docs/INVARIANTS.md: nothing at gone.md",
+        "docs/INVARIANTS.md: nothing at how-to/gone",
+    ]
+
+
+def _missing_commands(page: Path, lines: list[str]) -> list[str]:
+    text = "\n".join(lines)
+    missing = [f"make {each}" for each in re.findall(r"\bmake ([\w-]+)", text)
+               if each not in MAKE_TARGETS]  # fmt: skip
+    missing += [f"dlog {each}" for each in re.findall(r"\bdlog (\w+)", text)
+                if each not in COMMANDS]  # fmt: skip
+    return [f"{name(page)}: no `{each}`" for each in missing]
+
+
+def test_commands_of_the_docs_exist() -> None:
+    shown = with_language("sh", "console")
+    assert shown
+    missing = [
+        each
+        for page in shown
+        for each in _missing_commands(page, [y for x in blocks(page) for y in shell_lines(x)])
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_a_command_that_is_not_there_is_named() -> None:
+    lines = ["make test PYTEST_ARGS='-x'", "make coffee", "dlog produce x | dlog brew"]
+    assert _missing_commands(INVARIANTS, lines) == [
+        "docs/INVARIANTS.md: no `make coffee`",
+        "docs/INVARIANTS.md: no `dlog brew`",
+    ]
 
 
 @pytest.mark.timeout(SESSION_S + 10)
@@ -103,14 +137,25 @@ def _commands(context: click.Context) -> Iterator[tuple[str, click.Command]]:
             yield command_name, command
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_tests_that_the_docs_name_are_there(page: Path) -> None:
-    gone = [
-        f"{where}::{test}"
-        for where, test in NAMED_TEST.findall(page.read_text())
-        if not (ROOT / where).exists() or f"def {test}(" not in (ROOT / where).read_text()
+def test_tests_that_the_docs_name_are_there() -> None:
+    gone = [each for page in pages() for each in _missing_tests(page, page.read_text())]
+    assert not gone, "\n".join(gone)
+
+
+def test_a_test_that_is_not_there_is_named() -> None:
+    text = "tests/tidy/test_docs.py::test_of_nothing and tests/tidy/test_gone.py::test_x"
+    assert _missing_tests(INVARIANTS, f"{text}, {NAMED_HERE}") == [
+        "docs/INVARIANTS.md: no tests/tidy/test_docs.py::test_of_nothing",
+        "docs/INVARIANTS.md: no tests/tidy/test_gone.py::test_x",
     ]
-    assert not gone, f"{name(page)}: no {gone}"
+
+
+def _missing_tests(page: Path, text: str) -> list[str]:
+    return [
+        f"{name(page)}: no {where}::{test}"
+        for where, test in NAMED_TEST.findall(text)
+        if test not in _functions(where)
+    ]
 
 
 def test_every_command_and_option_is_on_its_page() -> None:

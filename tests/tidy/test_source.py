@@ -1,14 +1,16 @@
-"""Rules about the text of the code: each can fail, and each exception is listed with a reason."""
+"""Rules about the text of the code: each is one test that names every offender, each can fail, and
+each exception is listed with a reason."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeGuard
 
 import pytest
 
-from tests.tidy.source import Source, called, imports, sources
+from tests.tidy.source import ROOT, Source, called, imports, sources
 
 LINES_MAX = 600
 SENTENCE_CHARACTERS_MIN = 30  # of a module
@@ -65,37 +67,84 @@ BANNED_EXCEPTIONS = {
 }
 
 
-def _ids(found: tuple[Source, ...]) -> list[str]:
-    return [source.where for source in found]
-
-
-EVERY_MODULE = pytest.mark.parametrize("source", sources("dlog"), ids=_ids(sources("dlog")))
-
-
-@EVERY_MODULE
-def test_a_module_is_small(source: Source) -> None:
+def _modules_that_are_long(source: Source) -> list[str]:
     lines = source.text.count("\n")
-    assert lines <= LINES_MAX, f"{source.where} has {lines} lines; {LINES_MAX} is the most"
+    return [f"{lines} lines; {LINES_MAX} is the most"] if lines > LINES_MAX else []
 
 
-@EVERY_MODULE
-def test_nothing_is_left_for_later(source: Source) -> None:
-    found = [
-        f"{source.where}:{number}: {line.strip()}"
+def _lines_left_for_later(source: Source) -> list[str]:
+    return [
+        f"line {number}: {line.strip()}"
         for number, line in enumerate(source.text.splitlines(), 1)
         if UNFINISHED.search(line)
     ]
-    assert not found, "\n".join(found)
 
 
-@EVERY_MODULE
-def test_a_module_says_what_it_is_for(source: Source) -> None:
+def _missing_docstring(source: Source) -> list[str]:
     if source.module == "dlog._version":
-        return  # one assignment, read by the build
-    told = ast.get_docstring(source.tree) or ""
+        return []  # one assignment, read by the build
+    docstring = ast.get_docstring(source.tree) or ""
     folder = source.path.name == "__init__.py"
     least = PARAGRAPH_CHARACTERS_MIN if folder else SENTENCE_CHARACTERS_MIN
-    assert len(told) >= least, f"{source.where} does not say what it is for"
+    return ["does not say what it is for"] if len(docstring) < least else []
+
+
+def _foreign_bytes(source: Source) -> list[str]:
+    bad = [name for name, _ in imports(source) if name.split(".")[0] in _FORBIDDEN_MODULES]
+    return bad + [name for name in _calls(source) if name in _FORBIDDEN_CALLS]
+
+
+def _clock_reads_of_its_own(source: Source) -> list[str]:
+    if source.where in {"dlog/clock.py", *CLOCK_READERS} or "dlog/testing/" in source.where:
+        return []
+    return [f"reads a clock: {name}" for name in _clock_reads(source)]
+
+
+def _chance_draws_of_its_own(source: Source) -> list[str]:
+    if source.where in {"dlog/chance.py", *CHANCE_DRAWERS} or "dlog/testing/" in source.where:
+        return []
+    return [f"draws: {name}" for name in _chance_draws(source)]
+
+
+def _broken_hashes(source: Source) -> list[str]:
+    used = [name for name in BROKEN_HASHES if _speaks_of(source, name)]
+    return [name for name in used if source.where not in BROKEN_HASHES[name]]
+
+
+def _names_outside_the_glossary(source: Source) -> list[str]:
+    return sorted(
+        name
+        for name in _public_names(source.tree)
+        if _words(name) & BANNED_WORDS and f"{source.where}:{name}" not in BANNED_EXCEPTIONS
+    )
+
+
+def _sleeps_of_its_own(source: Source) -> list[str]:
+    if "sleep" not in source.text:
+        return []  # nothing to parse the file for
+    if source.where in SLEEPERS or _marked_chaos_as_a_whole(source.tree):
+        return []
+    return [f"line {line}: waits for no fact" for line in _sleeps(source.tree)]
+
+
+Rule = Callable[[Source], list[str]]
+
+
+def _offenders(rule: Rule, found: Iterable[Source]) -> str:
+    """One line for each offender: the file and what is wrong with it."""
+    return "\n".join(f"{source.where}: {reason}" for source in found for reason in rule(source))
+
+
+def test_a_module_is_small() -> None:
+    assert not (bad := _offenders(_modules_that_are_long, sources("dlog"))), bad
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert not (bad := _offenders(_lines_left_for_later, sources("dlog"))), bad
+
+
+def test_a_module_says_what_it_is_for() -> None:
+    assert not (bad := _offenders(_missing_docstring, sources("dlog"))), bad
 
 
 def test_every_folder_says_what_it_is_for() -> None:
@@ -104,42 +153,29 @@ def test_every_folder_says_what_it_is_for() -> None:
     assert not silent, f"no __init__.py, so no paragraph, in {silent}"
 
 
-@EVERY_MODULE
-def test_nothing_runs_foreign_bytes(source: Source) -> None:
-    bad = [name for name, _ in imports(source) if name.split(".")[0] in _FORBIDDEN_MODULES]
-    bad += [name for name in _calls(source) if name in _FORBIDDEN_CALLS]
-    assert not bad, f"{source.where} uses {bad}"
+def test_nothing_runs_foreign_bytes() -> None:
+    assert not (bad := _offenders(_foreign_bytes, sources("dlog"))), bad
 
 
-@EVERY_MODULE
-def test_time_is_an_argument(source: Source) -> None:
-    if source.where in {"dlog/clock.py", *CLOCK_READERS} or "dlog/testing/" in source.where:
-        return
-    assert not _clock_reads(source), f"{source.where} reads a clock: {_clock_reads(source)}"
+def test_time_is_an_argument() -> None:
+    assert not (bad := _offenders(_clock_reads_of_its_own, sources("dlog"))), bad
 
 
-@EVERY_MODULE
-def test_chance_is_an_argument(source: Source) -> None:
-    if source.where in {"dlog/chance.py", *CHANCE_DRAWERS} or "dlog/testing/" in source.where:
-        return
-    assert not _chance_draws(source), f"{source.where} draws: {_chance_draws(source)}"
+def test_chance_is_an_argument() -> None:
+    assert not (bad := _offenders(_chance_draws_of_its_own, sources("dlog"))), bad
 
 
-@EVERY_MODULE
-def test_nothing_of_our_own_rests_on_a_broken_hash(source: Source) -> None:
-    used = {name for name in BROKEN_HASHES if re.search(rf"\b{name}\b(?!\w)", _code(source))}
-    bad = {name for name in used if source.where not in BROKEN_HASHES[name]}
-    assert not bad, f"{source.where} uses {bad}"
+def test_nothing_of_our_own_rests_on_a_broken_hash() -> None:
+    assert not (bad := _offenders(_broken_hashes, sources("dlog"))), bad
 
 
-@EVERY_MODULE
-def test_public_names_keep_to_the_glossary(source: Source) -> None:
-    bad = sorted(
-        name
-        for name in _public_names(source.tree)
-        if _words(name) & BANNED_WORDS and f"{source.where}:{name}" not in BANNED_EXCEPTIONS
-    )
-    assert not bad, f"{source.where}: {bad} use words the glossary keeps for something else"
+def test_public_names_keep_to_the_glossary() -> None:
+    assert not (bad := _offenders(_names_outside_the_glossary, sources("dlog"))), bad
+
+
+def test_no_test_sleeps() -> None:
+    tests = [*sources("tests"), *sources("integration")]
+    assert not (bad := _offenders(_sleeps_of_its_own, tests)), bad
 
 
 def test_listed_exceptions_are_still_needed() -> None:
@@ -149,7 +185,7 @@ def test_listed_exceptions_are_still_needed() -> None:
         where
         for name, places in BROKEN_HASHES.items()
         for where in places
-        if name not in _code(known[where])
+        if not _speaks_of(known[where], name)
     ]
     stale += [where for where in CHANCE_DRAWERS if not _chance_draws(known[where])]
     stale += [
@@ -160,52 +196,97 @@ def test_listed_exceptions_are_still_needed() -> None:
     assert not stale, f"no reason is left to list {stale}"
 
 
-_TESTS = sources("tests") + sources("integration")
+PLANTED: list[tuple[Rule, str, list[str]]] = [
+    (_modules_that_are_long, "x = 1\n" * (LINES_MAX + 1), ["601 lines; 600 is the most"]),
+    (_modules_that_are_long, "x = 1\n" * LINES_MAX, []),
+    (_lines_left_for_later, "x = 1\n# TODO: y\n", ["line 2: # TODO: y"]),
+    (
+        _lines_left_for_later,
+        "raise NotImplementedError",
+        ["line 1: raise NotImplementedError"],
+    ),
+    (_missing_docstring, '"""Too short."""\nx = 1', ["does not say what it is for"]),
+    (_missing_docstring, "x = 1  # and not a word", ["does not say what it is for"]),
+    (_missing_docstring, f'"""{"Enough of it. " * 3}"""', []),
+    (_foreign_bytes, "import pickle\neval('1')", ["pickle", "eval"]),
+    (
+        _clock_reads_of_its_own,
+        "from time import monotonic as now\nimport time\ntime.monotonic()",
+        ["reads a clock: from time import monotonic", "reads a clock: time.monotonic"],
+    ),
+    (
+        _chance_draws_of_its_own,
+        "import random, os\nos.urandom(8)",
+        ["draws: random", "draws: os.urandom"],
+    ),
+    (_broken_hashes, 'hashlib.new("sha" "1")\nhashlib.md5(b"")', ["sha1", "md5"]),
+    (_broken_hashes, '"""Neither md5."""\ndef f():\n    """Nor sha1."""  # md5', []),
+    (
+        _names_outside_the_glossary,
+        "async def topic_of(record): ...\nclass _Topic: ...",
+        ["record", "topic_of"],
+    ),
+    (
+        _sleeps_of_its_own,
+        "async def f():\n    await asyncio.sleep(1)\n    await asyncio.sleep(0)\n"
+        "@pytest.mark.chaos\ndef kill():\n    time.sleep(1)\n",
+        ["line 2: waits for no fact"],
+    ),
+]
 
 
-@pytest.mark.parametrize("source", _TESTS, ids=_ids(_TESTS))
-def test_no_test_sleeps(source: Source) -> None:
-    if source.where in SLEEPERS or _marked_chaos_as_a_whole(source.tree):
-        return
-    found = [f"{source.where}:{line}" for line in _sleeps(source.tree)]
-    assert not found, f"wait for the fact instead of sleeping: {found}"
+@pytest.mark.parametrize(("rule", "text", "named"), PLANTED)
+def test_a_rule_notices_what_it_forbids(rule: Rule, text: str, named: list[str]) -> None:
+    probe = Source(ROOT / "dlog" / "probe.py", text)
+    assert rule(probe) == named
+    assert _offenders(rule, [probe, probe]).count("dlog/probe.py: ") == 2 * len(named)
 
 
-def test_the_rules_notice_what_they_forbid() -> None:
-    text = (
-        "import time, random\nfrom time import monotonic as now\nasync def topic_of(record):\n"
-        "    time.monotonic()\n    await asyncio.sleep(1)\n    await asyncio.sleep(0)\n"
-        "@pytest.mark.chaos\ndef kill():\n    time.sleep(1)\n"
+def test_an_exception_holds_for_the_file_that_it_names() -> None:
+    """The same text is an offence everywhere else."""
+    clock = Source(ROOT / "dlog" / "cli" / "moments.py", "time.time()")
+    assert _clock_reads_of_its_own(clock) == []
+    chance = Source(ROOT / "dlog" / "cli" / "commands" / "bench.py", "import random")
+    assert _chance_draws_of_its_own(chance) == []
+    weak = Source(ROOT / "dlog" / "wire" / "digest_md5.py", "hashlib.md5(hashlib.sha1())")
+    assert _broken_hashes(weak) == ["sha1"]
+    named = Source(ROOT / "dlog" / "spark" / "batch.py", "def partitions(topic): ...")
+    assert _names_outside_the_glossary(named) == ["topic"]
+
+
+def test_a_folder_has_more_to_say_than_a_module() -> None:
+    text = f'"""{"Enough for a module. " * 3}"""'
+    folder = Source(ROOT / "dlog" / "probe" / "__init__.py", text)
+    assert _missing_docstring(folder) == ["does not say what it is for"]
+
+
+def _speaks_of(source: Source, name: str) -> bool:
+    """Whether code names it, as an identifier or in a string that is no docstring."""
+    pattern = re.compile(rf"\b{name}\b")
+    docstrings = {id(node.value) for body in _bodies(source) for node in body if _is_text(node)}
+    spelled = source.nodes if name in source.text else ()  # an identifier is in the text as it is
+    strings = (node for node in source.nodes if type(node) is ast.Constant)
+    return any(
+        pattern.search(str(value))
+        for node in (*spelled, *strings)
+        if id(node) not in docstrings
+        for value in vars(node).values()
+        if isinstance(value, str | bytes)
     )
-    probe = Source(sources("dlog")[0].path, text, ast.parse(text))
-    assert _clock_reads(probe) == ["from time import monotonic", "time.monotonic"]
-    assert _chance_draws(probe) == ["random"]
-    assert _sleeps(probe.tree) == [5]
-    weak = Source(probe.path, "", ast.parse('"""md5"""\nhashlib.new("sha1")\nhashlib.md5(b"")'))
-    assert re.findall(r"\b(sha1|md5)\b", _code(weak)) == ["sha1", "md5"]
-    assert {name for name in _public_names(probe.tree) if _words(name) & BANNED_WORDS} == {
-        "topic_of",
-        "record",
-    }
-    assert UNFINISHED.search("raise NotImplementedError")
-    assert UNFINISHED.search("# TODO: x")
 
 
-def _code(source: Source) -> str:
-    """Without comments and docstrings."""
-    tree = ast.parse(ast.unparse(source.tree))
-    for node in ast.walk(tree):
+def _bodies(source: Source) -> Iterator[list[ast.stmt]]:
+    for node in source.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
-    return ast.unparse(tree)
+            yield node.body
 
 
-def _is_text(node: ast.stmt) -> bool:
+def _is_text(node: ast.stmt) -> TypeGuard[ast.Expr]:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _calls(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call):
             yield called(node)
 
@@ -214,7 +295,7 @@ def _clock_reads(source: Source) -> list[str]:
     """Calls of clocks, and clocks imported by name (which would hide the call)."""
     by_name = [
         f"from {node.module} import {alias.name}"
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.ImportFrom) and node.module == "time"
         for alias in node.names
     ]

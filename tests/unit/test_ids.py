@@ -77,11 +77,13 @@ def test_ids_round_trip(message_id: MessageId) -> None:
 
 @given(message_ids, message_ids)
 def test_bytes_sort_as_ids_do(one: MessageId, other: MessageId) -> None:
+    """DL-12: the 20 bytes of ids sort as the ids."""
     assert (one < other) == (one.bytes < other.bytes)
     assert (one == other) == (one.bytes == other.bytes)
 
 
 def test_text_does_not_sort_as_ids_do() -> None:
+    """DL-12: text is for people, and is never compared."""
     one, other = MessageId(9, 0, 0), MessageId(10, 0, 0)
     assert one < other
     assert str(one) > str(other)

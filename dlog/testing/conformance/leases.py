@@ -164,7 +164,7 @@ async def lh_37_a_thief_announces_itself_and_the_victim_goes_on(bench: Bench) ->
 
 
 @check
-async def flaw_4_lh_48_a_release_is_the_thiefs_turn_with_the_last_checkpoint(bench: Bench) -> None:
+async def lh_48_flaw_4_a_release_is_the_thiefs_turn_with_the_last_checkpoint(bench: Bench) -> None:
     victim, thief, other = await join(bench), await join(bench), await join(bench)
     held = await save(victim, await claim(victim), 4)
     await thief.run(thief.store.announce("s", thief.id))
@@ -241,7 +241,7 @@ async def i20_each_grant_has_a_higher_epoch(bench: Bench) -> None:
 
 
 @check
-async def flaw_10_what_names_us_and_we_do_not_know_of_is_claimed_anew(bench: Bench) -> None:
+async def lh_flaw_10_what_names_us_and_we_do_not_know_of_is_claimed_anew(bench: Bench) -> None:
     """As when the answer of a claim was lost."""
     member = await join(bench)
     held = await save(member, await claim(member), 3)
@@ -252,7 +252,7 @@ async def flaw_10_what_names_us_and_we_do_not_know_of_is_claimed_anew(bench: Ben
 
 
 @check
-async def flaw_10_another_incarnation_is_another_worker(bench: Bench) -> None:
+async def lh_flaw_10_another_incarnation_is_another_worker(bench: Bench) -> None:
     first, second = await join(bench), await join(bench)
     second.id = WorkerId(first.id.name, "another")
     await second.run(presence.register(second.store.places, second.id, None))
@@ -303,7 +303,7 @@ async def lh_39_a_lease_is_proven_without_a_change_of_it(bench: Bench) -> None:
 
 
 @check
-async def flaw_7_an_end_is_for_ever(bench: Bench) -> None:
+async def lh_flaw_7_an_end_is_for_ever(bench: Bench) -> None:
     member, other = await join(bench), await join(bench)
     held = await claim(member)
     await member.run(member.store.finish(held, member.id, at(12)))

@@ -33,6 +33,7 @@ from dlog.testing.conformance.ledger_tools import (
 
 @behaviour
 async def entries_count_from_zero_without_holes(make: Make) -> None:
+    """DL-14: entry ids begin at 0 and are contiguous."""
     appender, heard = await new_ledger(await make())
     assert [appender.submit([entry]) for entry in numbered(50)] == list(range(50))
     await heard.until_confirmed(49)

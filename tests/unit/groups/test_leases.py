@@ -102,7 +102,7 @@ def test_i21_a_checkpoint_does_not_go_back_but_by_a_person() -> None:
         put_back.saved(ANA, 1, at(6), 4)
 
 
-def test_flaw_7_what_is_finished_is_nobodys_and_stays_so() -> None:
+def test_lh_flaw_7_what_is_finished_is_nobodys_and_stays_so() -> None:
     lease = Lease("s").taken(ANA, 1).announced(BOB, 2).finished(ANA, 1, at(7), 3)
     assert (lease.is_finished, lease.owner, lease.consumer) == (True, None, None)
     for refused in (lambda: lease.taken(BOB, 4), lambda: lease.announced(BOB, 4)):
@@ -233,7 +233,7 @@ def test_what_is_asked_of_a_worker_is_bounded() -> None:
 
 
 @given(st.text(min_size=1, max_size=30).filter(lambda text: text.isprintable()))
-def test_flaw_10_the_node_of_a_worker_names_its_incarnation(name: str) -> None:
+def test_lh_flaw_10_the_node_of_a_worker_names_its_incarnation(name: str) -> None:
     worker = WorkerId(name, "0123abcd")
     assert WorkerId.from_node(worker.to_node()) == worker
     assert "/" not in worker.to_node()

@@ -193,7 +193,7 @@ def test_a_hint_brings_a_look_in_sooner() -> None:
 # --- names
 
 
-def test_flaw_10_one_that_comes_after_us_under_our_name_replaces_us() -> None:
+def test_lh_flaw_10_one_that_comes_after_us_under_our_name_replaces_us() -> None:
     member = joined()
     twin = WorkerId(ME.name, "e" * 32)
     member.on_group({twin: seen(twin, 1, after=(ME.incarnation,))}, 2.0)
@@ -201,7 +201,7 @@ def test_flaw_10_one_that_comes_after_us_under_our_name_replaces_us() -> None:
     assert member.replaced() == {ME}
 
 
-def test_flaw_10_one_that_was_there_before_us_is_replaced() -> None:
+def test_lh_flaw_10_one_that_was_there_before_us_is_replaced() -> None:
     member = joined()
     twin = WorkerId(ME.name, "f" * 32)
     member.seen = seen(ME, 1, 2, after=(twin.incarnation,))
@@ -210,7 +210,7 @@ def test_flaw_10_one_that_was_there_before_us_is_replaced() -> None:
     assert member.replaced() == {twin}
 
 
-def test_flaw_10_of_two_that_came_at_once_under_one_name_one_leaves() -> None:
+def test_lh_flaw_10_of_two_that_came_at_once_under_one_name_one_leaves() -> None:
     """Neither was there when the other looked who was there before it."""
     member = joined()
     twin = WorkerId(ME.name, "f" * 32)

@@ -30,6 +30,7 @@ SMALL = 7  # of 12: `python -m benchmarks.groups plan` tries all
 
 @pytest.mark.parametrize("workers", range(1, SMALL + 1))
 def test_lh_22_every_small_start_ends_even_by_the_fewest_moves(workers: int) -> None:
+    """LH-31, LH-32: each worker gets what is missing to its share, rounded down or up."""
     for shards in range(SMALL + 1):
         for counts, free in starts(shards, workers):
             check_plan_by_count(counts, free)
@@ -58,7 +59,7 @@ def test_the_fewest_moves_are_the_fewest(counts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 2, 2), (3, 2, 2, 2), (3, 2, 2), (2, 1, 1, 1)])
-def test_flaw_3_a_difference_of_one_moves_nothing(counts: tuple[int, ...]) -> None:
+def test_lh_flaw_3_a_difference_of_one_moves_nothing(counts: tuple[int, ...]) -> None:
     """Where everybody wants the ceiling, these wander for ever."""
     assert plan(view_of(counts)) == ()
 
@@ -96,12 +97,13 @@ def test_lh_63_a_batch_is_a_round_where_one_at_a_time_is_many() -> None:
 
 
 def test_every_worker_computes_the_same_whatever_the_order() -> None:
+    """LH-05 to LH-07: the plan is a function of the view, so no worker assigns shards to others."""
     view = view_of((7, 0, 2, 1), 5)
     other = View(tuple(reversed(view.shards)), tuple(reversed(view.workers)))
     assert plan(other) == plan(view)
 
 
-def test_flaw_6_new_shards_spread_without_a_herd() -> None:
+def test_lh_flaw_6_new_shards_spread_without_a_herd() -> None:
     """Each is wanted by one, and not always by the same."""
     moves = plan(view_of((0,) * 8, free=64))
     assert len({move.shard for move in moves}) == len(moves) == 64

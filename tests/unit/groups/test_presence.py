@@ -64,7 +64,7 @@ async def test_lh_20_24_one_list_tells_who_is_there_and_what_they_have(meta: Met
     assert (found[ANA].node.holds, found[ANA].node.coming) == (("s1",), ("s2",))
 
 
-async def test_flaw_10_a_worker_knows_who_was_there_under_its_name(meta: Metadata) -> None:
+async def test_lh_flaw_10_a_worker_knows_who_was_there_under_its_name(meta: Metadata) -> None:
     await meta.register(ANA)
     await meta.register(BOB)
     again = await meta.register(WorkerId("ana", "a2"))

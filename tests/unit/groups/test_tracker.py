@@ -77,7 +77,7 @@ def test_what_was_not_saved_is_saved_again_with_what_came_since() -> None:
     assert found.sent() == at(5)
 
 
-def test_flaw_7_parents_come_before_children() -> None:
+def test_lh_flaw_7_parents_come_before_children() -> None:
     graph = ShardGraph(
         [GroupShard("a"), GroupShard("b"), GroupShard("ab", ("a", "b")), GroupShard("abx", ("ab",))]
     )

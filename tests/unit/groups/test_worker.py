@@ -30,6 +30,7 @@ def at(seq: int) -> Checkpoint:
 
 
 def test_lh_23_26_a_worker_registers_renews_and_takes_what_nobody_has() -> None:
+    """LH-53: each lease that the worker holds has one consumer."""
     group = CalmGroup(shards=3)
     group.start()
     group.run(20)
@@ -74,7 +75,7 @@ def test_lh_10_22_a_newcomer_gets_its_share_and_nobody_else_moves() -> None:
     assert {after[s] for s in after if after[s] != before[s]} == {"w2"}
 
 
-def test_flaw_8_nobody_waits_for_a_timer() -> None:
+def test_lh_flaw_8_nobody_waits_for_a_timer() -> None:
     """All of it in a fraction of a time-out, where the written rule has twice a time-out."""
     group = CalmGroup(shards=4, messages=0)
     group.start()
@@ -128,7 +129,7 @@ def test_lh_37_39_48_flaw_4_a_hand_over_takes_as_long_as_its_victim() -> None:
     assert all(count == 1 for count in group.oracle.processed.values())
 
 
-def test_flaw_4_with_the_fixed_wait_the_shard_would_idle_for_a_time_out() -> None:
+def test_lh_flaw_4_with_the_fixed_wait_the_shard_would_idle_for_a_time_out() -> None:
     """From the announcement to the first message of the thief, against one time-out."""
     group = hand_over(messages=0)
     before_ms = group.world.now_ms
@@ -167,7 +168,7 @@ def order_of(group: CalmGroup, worker: str, shard: str) -> list[str]:
 ORDER = ["StopFetch", "Shutdown", "Release", "ShardStopped"]
 
 
-def test_flaw_9_lh_57_stop_finish_flush_release_and_the_renewal_last() -> None:
+def test_lh_flaw_9_lh_57_stop_finish_flush_release_and_the_renewal_last() -> None:
     group = CalmGroup(shards=1, messages=5, batch=1, checkpoints="late")
     member = group.start()
     group.run(26)
@@ -200,7 +201,7 @@ def test_lh_51_a_shard_is_given_up_with_what_was_only_in_memory() -> None:
     assert group.oracle.kept["s0"].checkpoint == released.checkpoint
 
 
-def test_flaw_7_the_end_of_a_shard_lets_its_children_begin() -> None:
+def test_lh_flaw_7_the_end_of_a_shard_lets_its_children_begin() -> None:
     group = CalmGroup(shards=1, messages=3)
     group.start()
     group.run(30)
@@ -267,7 +268,7 @@ def test_lh_16_20_a_worker_without_metadata_goes_on_for_a_time_out_and_no_longer
     assert len(group.of(asks.StartShard)) == 1
 
 
-def test_i22_flaw_5_a_zombie_is_told_by_every_way_it_can_ask() -> None:
+def test_i22_lh_flaw_5_a_zombie_is_told_by_every_way_it_can_ask() -> None:
     group = CalmGroup(shards=1, messages=2, checkpoints="late")
     first = group.start()
     group.run(40)
@@ -288,7 +289,7 @@ def test_i22_flaw_5_a_zombie_is_told_by_every_way_it_can_ask() -> None:
         core.on_checkpoint("s0", 1, at(2), at_once=True, now_s=first.now_s())
 
 
-def test_flaw_10_lh_27_two_processes_of_one_name_are_two_workers_and_the_first_goes() -> None:
+def test_lh_flaw_10_lh_27_two_processes_of_one_name_are_two_workers_and_the_first_goes() -> None:
     group = CalmGroup(shards=2, messages=3)
     first = group.start("w7")
     group.run(40)

@@ -158,8 +158,8 @@ def log_segment(number: int) -> Segment:
 
 
 def test_a_hundred_thousand_segments_fit_into_a_small_node() -> None:
-    """No node outgrows what a metadata store takes well, and none has to be written anew for what
-    is long past."""
+    """DL flaw 6: no node outgrows what a metadata store takes well, and none has to be written anew
+    for what is long past."""
     log = rotated(100_000)
     view = log.view()
     sizes = {path: len(raw) for path, raw in log.nodes.items()}

@@ -54,6 +54,7 @@ class Heard:
 
 
 async def test_what_a_writer_and_a_reader_tell() -> None:
+    """DL-34: the time that a takeover took is told step by step."""
     heard = Heard()
     async with dlog.aio.connect("memory:metered", metrics=heard) as client:
         async with client.open_writer("log", entry_bytes=64) as log:

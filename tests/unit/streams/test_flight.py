@@ -131,7 +131,8 @@ def test_cl07_what_is_on_its_way_to_an_isolated_endpoint_moves_together_in_order
 
 
 def test_flaw_a_key_does_not_move_while_its_messages_are_at_the_old_endpoint() -> None:
-    """The old one is well: it recovered, or a server came. What it has is waited for."""
+    """CL flaw 7: the old one is well: it recovered, or a server came. What it has is waited
+    for."""
     tried = Tried()
     home = tried.routes.now.owner_of(KEY)
     tried.isolate(home)

@@ -199,7 +199,7 @@ def test_cl06_isolation_and_recovery_happen_by_themselves() -> None:
 
 
 def test_flaw_the_failure_count_is_reset_by_a_good_pong() -> None:
-    """Single losses, however many, with an answer between them."""
+    """CL flaw 1: single losses, however many, with an answer between them."""
     world = Watched(["a"], HealthOptions(idle_s=INTERVAL_S, quick_pings=1, isolated_part_max=1.0))
     every_second_one = itertools.cycle([True, False])
     world.loses = lambda: next(every_second_one)
@@ -209,7 +209,7 @@ def test_flaw_the_failure_count_is_reset_by_a_good_pong() -> None:
 
 
 def test_flaw_a_valid_pong_read_at_the_boundary_is_a_success() -> None:
-    """It has arrived, and is read in the very pulse that would have judged."""
+    """CL flaw 2: it has arrived, and is read in the very pulse that would have judged."""
     core = new_core()
     ping_id = asked(core, INTERVAL_S)
     effects = core.pulse(2 * INTERVAL_S, [("a", ping_id)])
@@ -232,6 +232,7 @@ def test_flaw_one_percent_of_lost_probes_isolates_nobody_in_a_thousand_hours() -
 
 
 def test_flaw_an_idle_client_asks_in_the_background() -> None:
+    """CL flaw 3: an endpoint that nobody sends to is probed, and isolated when it dies."""
     world = Watched(TWO)
     world.run(60.0)
     world.down = {"a"}
@@ -247,7 +248,7 @@ def test_nobody_is_asked_in_the_background_where_that_is_not_wanted() -> None:
 
 
 def test_flaw_isolation_lasts_a_least_time_and_is_damped() -> None:
-    """An endpoint that is up for ten seconds, then down for thirty, and so on."""
+    """CL flaw 4: an endpoint that is up for ten seconds, then down for thirty, and so on."""
     world = Watched(["a", "b", "c"], EASY, chance=Fixed(1.0))
     while world.now_s < 4 * 3600:
         world.down = {"a"}
@@ -276,7 +277,8 @@ def test_flaw_who_has_behaved_is_isolated_briefly_again() -> None:
 
 
 def test_flaw_clients_do_not_come_back_together() -> None:
-    """All clients see the same death; their isolations end over half of the time they last."""
+    """CL flaw 5: all clients see the same death; their isolations end over half of the time they
+    last."""
     moments = []
     for number in range(50):
         world = Watched(TWO, chance=Coin(f"client {number}"))
@@ -292,6 +294,7 @@ def test_flaw_clients_do_not_come_back_together() -> None:
 
 
 def test_flaw_no_more_than_a_part_is_isolated() -> None:
+    """CL flaw 5: the isolated part of all endpoints is bounded."""
     fleet = [f"s{number}" for number in range(9)]
     world = Watched(fleet, HealthOptions(isolated_part_max=1 / 3), chance=Coin("cap"))
     world.down = set(fleet)

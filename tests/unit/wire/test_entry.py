@@ -79,6 +79,7 @@ def expected(batch: dict[str, Any]) -> dict[str, Any]:
 @settings(max_examples=300)
 @given(batches())
 def test_what_went_in_comes_out_either_way(batch: dict[str, Any]) -> None:
+    """DL-18 to DL-20: keys, values and headers, absent, empty and repeated ones included."""
     arguments = dict(batch)
     values = arguments.pop("values")
     wanted = expected(batch)

@@ -127,6 +127,7 @@ def head(body_bytes: int, attributes: int = 0, **changes: int) -> bytes:
 
 
 def test_another_magic_is_a_format_error() -> None:
+    """DL-16: the error names the position of the entry."""
     for raw in (b"\x00", b"\xd2" * 100, b"PK\x03\x04"):
         with pytest.raises(FormatError, match="ledger 1 entry 2: starts with"):
             decode(raw, where="ledger 1 entry 2")
@@ -144,6 +145,7 @@ def test_an_unknown_codec_is_a_format_error() -> None:
 
 @pytest.mark.parametrize("bit", [11, 12, 13])
 def test_an_unknown_bit_must_be_understood(bit: int) -> None:
+    """DL-17: the error names the bit."""
     with pytest.raises(FormatError, match=f"here: unknown attribute bit {bit}"):
         decode(head(16, 1 << bit) + bytes(16), where="here")
 
@@ -156,6 +158,7 @@ def test_reserved_bits_are_unsupported_by_name(bit: int, name: str) -> None:
 
 @pytest.mark.parametrize("bit", [14, 15])
 def test_what_may_be_ignored_stands_after_the_known_columns(bit: int) -> None:
+    """DL-17: an unknown bit that may be ignored changes nothing of what is known."""
     body = entry_of([b"hello"])[40:]
     entry = decode(head(len(body) + 24, 1 << bit) + body + b"?" * 24, where="here")
     assert entry.values() == [b"hello"]
@@ -256,6 +259,7 @@ def with_offsets(offsets: list[int]) -> bytes:
     ],
 )
 def test_offsets_that_lie(way: str, more: int, offsets: list[int]) -> None:
+    """DL-21: offsets that fall, overlap or leave the body are refused."""
     raw = with_offsets(offsets + offsets[-1:] * more)
     with way_of(way), pytest.raises(Corrupt, match=r"here: .*values"):
         decode(raw, where="here")
@@ -299,6 +303,7 @@ def test_header_names_are_text_one_by_one() -> None:
 
 
 def test_a_lying_count_allocates_nothing() -> None:
+    """DL-21: a claimed count is compared with the body before anything is allocated."""
     raw = head(16, layout.HAS_TIMESTAMPS | layout.HAS_KEYS, count=65_536) + bytes(16)
     pairs = head(24, layout.HAS_HEADERS) + struct.pack("<2i2i2i", 0, 0, 0, 0x7FFFFFFF, 0, 0)
     tracemalloc.start()

@@ -22,6 +22,7 @@ ALL = ("a", "b", "c")
 
 
 def test_an_entry_is_confirmed_by_enough_bookies_and_in_order() -> None:
+    """DL-24: an entry counts when the ack quorum has it and every earlier entry counts."""
     bench = Bench()
     bench.put(5)
     assert bench.pump() == {"a": [0, 1, 2, 3, 4], "b": [0, 1, 2, 3, 4], "c": [0, 1, 2, 3, 4]}
@@ -348,6 +349,7 @@ def test_a_bookie_that_forgot_the_ledger_is_replaced_and_ends_nobody() -> None:
 
 
 def test_a_fence_ends_the_appender() -> None:
+    """DL-24: one bookie that says fenced is enough, whatever the others confirm."""
     bench = Bench()
     bench.put(2)
     bench.pump()
@@ -535,6 +537,7 @@ def test_whoever_holds_back_the_next_confirmation_is_replaced() -> None:
 
 
 def test_a_birth_is_acked_by_all() -> None:
+    """DL flaw 8: a new ledger is listed when every bookie of its ensemble has its first entry."""
     bench = Bench()
     bench.core.begin_birth()
     bench.put()

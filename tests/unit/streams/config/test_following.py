@@ -139,7 +139,7 @@ def test_only_parts_that_changed_are_made_anew() -> None:
 
 
 def test_the_ring_and_all_else_change_together() -> None:
-    """CL-08, CL-20, and the flaw "config version swap is not atomic with the ring": all parts are
+    """CL-08, CL-20, CL flaw 6 ("config version swap is not atomic with the ring"): all parts are
     prepared before any is swapped, and the swaps follow each other with nothing between."""
     calls: list[str] = []
     ring, health = Recorder("routing", calls), Recorder("health", calls)
