@@ -1,4 +1,4 @@
-"""How far a place is behind the tail, for every place of a small log, beside a count of the messages
+"""How far a place is behind the tail, for every place of a small log, beside a count of messages
 and of the bytes of entries behind it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When the log's own limits advise to rotate: each limit by itself, below, at and above each bound."""
+"""When a log's own limits advise to rotate: each of them by itself, below, at and above a bound."""
 
 from __future__ import annotations
 
