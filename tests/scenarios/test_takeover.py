@@ -251,3 +251,64 @@ def test_an_opener_whose_claim_is_overtaken_is_fenced_or_tries_again() -> None:
     for each in (slow, fast):
         assert each.handle is not None or isinstance(each.error, (Fenced, Timeout))
     assert isinstance(stage.log, LogMeta)
+
+
+@pytest.mark.parametrize("left", ["crashed", "closed"])
+@pytest.mark.parametrize("policy", ["if_dead", "never", "wait"])
+def test_a_polite_opener_never_fences_a_writer_that_came_in_after_its_look(
+    policy: str, left: str
+) -> None:
+    """Whenever it stops on its way: the writer that comes in meanwhile keeps the log."""
+    looked = 0
+    for step in range(40):
+        stage = Stage()
+        old = stage.opened("old")
+        if left == "crashed":
+            old.crash()
+            stage.go_on(30_000)  # its session is over
+        else:
+            old.close()
+            stage.until(lambda old=old: old.is_closed)
+        polite = stage.writer("polite", policy=policy)
+        stage.go_on(0.25 * step)
+        if polite.error is not None or polite.handle is not None:
+            break
+        polite.freeze()
+        other = stage.opened("other")
+        other.submit(1)
+        stage.go_on(100)
+        polite.thaw()
+        stage.go_on(5_000)
+        assert stage.log.writer is not None
+        assert stage.log.writer.name == "other"
+        assert other.core is not None
+        assert other.core.state is WriterState.OPEN
+        if polite.handle is not None:  # it had won before the other one came in
+            assert polite.handle.epoch < stage.log.epoch
+        elif policy == "wait":
+            assert polite.error is None or isinstance(polite.error, Fenced)
+        else:
+            assert isinstance(polite.error, (Conflict, Fenced))
+        looked += 1
+    assert looked > 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "comes_in"), [("always", True), ("if_dead", True), ("wait", True), ("never", False)]
+)
+def test_a_writer_that_died_is_replaced_by_whoever_may(policy: str, comes_in: bool) -> None:
+    """Its presence went with its session; `never` asks for no presence: the list has a writer."""
+    stage = Stage()
+    old = stage.opened("old")
+    old.submit(1)
+    stage.go_on()
+    old.crash()
+    stage.go_on(30_000)
+    other = stage.writer("other", policy=policy)
+    stage.until(lambda: other.handle is not None or other.error is not None)
+    assert (other.handle is not None) == comes_in
+    assert stage.log.epoch == (2 if comes_in else 1)
+    if not comes_in:
+        assert isinstance(other.error, Conflict)
+        assert other.error.winner is not None
+        assert (other.error.winner.name, other.error.about["epoch"]) == ("old", 1)

@@ -20,7 +20,7 @@ from dlog.errors import (
     Outcome,
     Unavailable,
 )
-from dlog.meta.sqlite_file import APPLICATION_ID, FORMAT
+from dlog.meta.sqlite_file import APPLICATION_ID, FORMAT, WAL_BYTES_KEPT, DatabaseFile
 from tests.unit.meta.conftest import OpenStore, StartChild
 
 
@@ -216,3 +216,86 @@ async def test_a_full_disk_is_a_certain_no(start_child: StartChild, directory: P
     assert kept.startswith("kept "), out
     assert refusals, "the disk was too large for this test"
     assert set(refusals) == {f"Unavailable not_happened {directory / 'meta.db'}"}
+
+
+class Patient:
+    """Waits for no lock: nobody else is there."""
+
+    def pause(self, attempt: int) -> None:
+        raise AssertionError("somebody holds a lock")
+
+    def enter(self) -> None:
+        pass
+
+
+def settings_of_writes(path: Path) -> dict[str, object]:
+    """As the connection has them that a transaction is made with."""
+    file = DatabaseFile(path)
+    file.open(Patient())
+    try:
+        return file.write(
+            Patient(),
+            lambda connection: {
+                name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("synchronous", "journal_mode", "journal_size_limit", "fullfsync")
+            },
+        )
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("opening", ["first", "second"])
+def test_every_commit_is_synced_to_disk(tmp_path: Path, opening: str) -> None:
+    """By the connection that made the database as by one that found it: a synchronous setting of
+    NORMAL would lose acknowledged commits with the machine's power, in WAL mode without a trace."""
+    path = tmp_path / "meta.db"
+    told = settings_of_writes(path)
+    if opening == "second":
+        told = settings_of_writes(path)
+    assert told["synchronous"] == 2  # FULL
+    assert told["journal_mode"] == "wal"
+
+
+def test_the_log_of_a_burst_does_not_stay_large(tmp_path: Path) -> None:
+    """Once it has been written into the database, up to its limit of 8 MiB."""
+    file = DatabaseFile(tmp_path / "meta.db")
+    file.open(Patient())
+    log = tmp_path / "meta.db-wal"
+
+    def put(name: str, size: int) -> None:
+        file.write(
+            Patient(),
+            lambda c: c.execute(
+                "INSERT OR REPLACE INTO node VALUES (?, '/', 1, NULL, zeroblob(?))", (name, size)
+            ),
+        )
+
+    put("/large", 12 << 20)
+    assert log.stat().st_size > 12 << 20
+    for step in range(3):  # the log begins again behind a checkpoint, and is cut then
+        put(f"/small{step}", 10)
+    assert WAL_BYTES_KEPT // 2 < log.stat().st_size <= WAL_BYTES_KEPT
+    file.close()
+
+
+def test_directories_are_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new directory is an entry in its parent, which is synced behind it."""
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        where = os.readlink(f"/proc/self/fd/{fd}")
+        synced.append((where, (tmp_path / "a" / "b").is_dir()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    file = DatabaseFile(tmp_path / "a" / "b" / "meta.db")
+    file.open(Patient())
+    file.close()
+    assert synced == [(str(tmp_path), False), (str(tmp_path / "a"), True)]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    synced.clear()
+    file.open(Patient())
+    file.close()
+    assert synced == []

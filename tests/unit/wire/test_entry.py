@@ -309,3 +309,62 @@ def test_a_control_entry_is_bounded_too() -> None:
         encode_control(ControlKind.SEAM, bytes(LEDGER_ENTRY_BYTES_MAX), first_seq=0, timestamp_us=0)
     with pytest.raises(ConfigError):
         encode_control(ControlKind.SEAM, b"", first_seq=-1, timestamp_us=0)
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_every_pattern_of_what_is_not_there(count: int) -> None:
+    """In each column that may lack something, and in each of them beside full ones."""
+    all_there = list(range(-3, count - 3))
+    for pattern in range(1 << count) if count < 6 else (0, 1, 1 << count - 1, (1 << count) - 1):
+        present = [bool(pattern >> i & 1) for i in range(count)]
+        times = [at if there else None for at, there in zip(all_there, present, strict=True)]
+        items = [b"%d" % i if there else None for i, there in enumerate(present)]
+        pairs = tuple(((f"n{i}", b"v"),) * 2 if there else () for i, there in enumerate(present))
+        full = [b"x"] * count
+        for columns_given in (
+            {"values": full, "event_times_us": times},
+            {"values": items},
+            {"values": full, "keys": items},
+            {"values": full, "headers": pairs},
+            {"values": items, "event_times_us": times, "keys": items, "headers": pairs},
+            {"values": items, "event_times_us": all_there, "keys": full},
+        ):
+            arguments = {"first_seq": 3, "timestamp_us": 9} | columns_given
+            values = arguments.pop("values")
+            raw = b"".join(encode(values, **arguments))
+            wanted = expected(
+                {"timestamps_us": None, **_ALL_COLUMNS, **arguments, "values": values}
+            )
+            assert columns_of(decode(raw, where="here")) == wanted
+            assert {name: reference(raw)[name] for name in wanted} == wanted
+
+
+_ALL_COLUMNS = {"keys": None, "headers": None, "event_times_us": None}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"keys": [b"k"]},
+        {"keys": [b""]},
+        {"headers": [(("n", b"v"),)]},
+        {"event_times_us": [0]},
+        {"event_times_us": [-1]},
+        {"timestamps_us": [0]},
+        {"timestamps_us": [8]},
+        {"producer": (0, 0)},
+        {"producer": (3, 4)},
+    ],
+    ids=str,
+)
+def test_one_small_message_keeps_each_thing_it_has(given: dict[str, Any]) -> None:
+    """None of them alone takes the short way, which has a place for none."""
+    raw = entry_of([b"v"], timestamp_us=5, **given)
+    wanted = expected({"timestamps_us": None, "timestamp_us": 5, **_ALL_COLUMNS, **given,
+                       "values": [b"v"]})  # fmt: skip
+    for way in WAYS:
+        with way_of(way):
+            entry = decode(raw, where="here")
+            assert columns_of(entry) == wanted
+            assert entry.producer == given.get("producer")
+    assert {name: reference(raw)[name] for name in wanted} == wanted

@@ -338,3 +338,37 @@ def test_padding_is_not_read() -> None:
     raw = bytearray(entry_of([b"hello"]))
     raw[-3:] = b"\xff\xff\xff"
     assert columns_of(decode(bytes(raw), where="here"))["values"] == [b"hello"]
+
+
+def resized(raw: bytes, body: bytes, attributes: int = 0) -> bytes:
+    """With another body, and a header that says how long it is."""
+    front = bytearray(raw[: raw[3]])
+    struct.pack_into("<H", front, 1, struct.unpack_from("<H", raw, 1)[0] | attributes)
+    struct.pack_into("<II", front, 24, len(body), len(body))
+    return bytes(front) + body
+
+
+@pytest.mark.parametrize("attributes", [0, 1 << 14], ids=["all known", "may ignore the rest"])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in ("lz4", "zstd")])
+def test_a_body_that_lacks_its_last_bytes_is_refused_though_the_header_agrees(
+    name: str, attributes: int
+) -> None:
+    """Also where it lacks padding only."""
+    raw = ENTRIES[name]
+    body = raw[raw[3] :]
+    assert told_by(resized(raw, body, attributes)) is not None
+    for end in range(len(body)):
+        cut = resized(raw, body[:end], attributes)
+        assert told_by(cut) is None, end
+        with pytest.raises(Corrupt, match="here"):
+            decode(cut, where="here")
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in ("lz4", "zstd")])
+def test_bytes_behind_the_last_column_are_refused(name: str) -> None:
+    raw = ENTRIES[name]
+    for more in range(1, 17):
+        longer = resized(raw, raw[raw[3] :] + bytes(more))
+        assert told_by(longer) is None
+        with pytest.raises(Corrupt, match=f"here: {more} bytes stand after"):
+            decode(longer, where="here")
