@@ -269,6 +269,7 @@ class TestLinks:
     def __init__(self, *bookie_ids: str) -> None:
         self.bookies = {bookie_id: TestBookie(bookie_id) for bookie_id in bookie_ids}
         self.up: dict[str, TestLink] = {}
+        self.in_quarantine: set[str] = set()
 
     def data_now(self, bookie_id: str) -> TestLink | None:
         link = self.up.get(bookie_id)
@@ -294,7 +295,7 @@ class TestLinks:
         return [bookie_id for bookie_id, bookie in self.bookies.items() if bookie.is_up]
 
     def avoided(self) -> AbstractSet[str]:
-        return frozenset()
+        return self.in_quarantine
 
 
 def entry_ids_of(frames: bytes) -> list[int]:

@@ -258,6 +258,22 @@ async def test_a_lost_bookie_is_replaced_and_the_new_one_gets_the_rest(nodes: Le
     assert points >= {(f"bookie.{name}", side) for name in names for side in ("before", "after")}
 
 
+@pytest.mark.parametrize("avoided", ["d", "e", "f", "de", "df", "ef", "def"])
+async def test_a_lost_bookie_is_replaced_by_one_in_quarantine_only_if_no_other_is_left(
+    nodes: LedgerNodes, avoided: str
+) -> None:
+    made = await whole(nodes, spares=3)
+    made.links.in_quarantine = set(avoided)
+    await made.appender.birth([b"birth"])
+    made.bookie(1).is_up = False
+    made.link(1).down()
+    made.appender.submit([b"1"])
+    await made.confirmed(1)
+    await until(lambda: made.ensemble[1] != "b")
+    assert made.ensemble[1] in (set("def") - set(avoided) or set("def"))
+    await made.appender.close()
+
+
 async def test_time_goes_faster_when_something_is_awaited(nodes: LedgerNodes) -> None:
     made = await whole(nodes)
     await made.appender.birth([b"birth"])

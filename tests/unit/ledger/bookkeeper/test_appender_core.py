@@ -1138,6 +1138,50 @@ def test_a_lost_lac_is_written_again_and_a_refused_one_costs_the_place() -> None
     assert bench.effect(Connect).slot.bookie_id == "d"
 
 
+@pytest.mark.parametrize("answer", [Answer.BUSY, Answer.DISCONNECTED, Answer.TIMED_OUT])
+def test_a_bookie_that_cannot_take_the_lac_now_keeps_its_place_and_its_entries(
+    answer: Answer,
+) -> None:
+    """It is no answer to an add: the place, what is on its way and how much may be, stay."""
+    bench = Bench(ack_quorum=3)
+    confirmed_entry(bench)
+    bench.core.publish()
+    (first, *others) = bench.effects(WriteLac)
+    for each in others:
+        bench.core.on_lac_written(each.slot, 0, Answer.OK)
+    slot, window = first.slot, first.slot.in_flight_max
+    bench.core.on_lac_written(slot, 0, answer)
+    assert (slot.state, slot.in_flight_max, slot.busy_count) == (State.LIVE, window, 0)
+    assert slot.paused_until_ms <= bench.core.standing.now_ms
+    assert bench.effects() == [], "it waits a little"
+    bench.put()
+    assert bench.pump() == {bookie: [1] for bookie in ALL}
+    bench.ticks(200)
+    assert [each.slot for each in bench.effects(WriteLac)] == [slot]
+    bench.core.on_lac_written(slot, 0, Answer.OK)
+    assert bench.core.last_published == 0
+    assert bench.effects(Connect) == []
+
+
+@pytest.mark.parametrize("answer", [Answer.BUSY, Answer.DISCONNECTED, Answer.TIMED_OUT])
+def test_a_candidate_that_does_not_take_the_lac_at_once_makes_room_for_another(
+    answer: Answer,
+) -> None:
+    bench = Bench(spares=("d", "e"))
+    confirmed_entry(bench)
+    bench.core.publish()
+    for each in bench.effects(WriteLac):
+        bench.core.on_lac_written(each.slot, 0, Answer.OK)
+    bench.down("b")
+    slot = bench.effect(Connect).slot
+    bench.link(slot)
+    bench.core.on_lac_written(slot, 0, answer)
+    bench.effects()
+    bench.ticks(2_000)
+    assert [each.slot.bookie_id for each in bench.effects(Connect)][-1:] in (["e"], ["d"], ["b"])
+    assert slot not in bench.core.slots
+
+
 def test_a_bookie_that_never_takes_the_lac_is_replaced() -> None:
     bench = Bench(ack_quorum=3)
     confirmed_entry(bench)

@@ -118,6 +118,7 @@ class World:
     def __init__(self, **bookies: list[bytes]) -> None:
         self.links_of = {name: FakeLink(name, entries) for name, entries in bookies.items()}
         self.down: set[str] = set()
+        self.in_quarantine: set[str] = set()
         self.stored = StoredLedger(LEDGER_ID, metadata(state=LedgerState.OPEN), 0)
         self.changes = 0
         self.error: Exception | None = None
@@ -151,7 +152,7 @@ class World:
         return [*self.links_of]
 
     def avoided(self) -> set[str]:
-        return set()
+        return self.in_quarantine
 
     def recoveries(self, **options: Any) -> LedgerRecovery:
         return LedgerRecovery(
@@ -436,3 +437,14 @@ async def test_a_bug_in_hearing_adds_is_told_and_leaves_the_link_alone() -> None
     link.sink.on_adds(link, "ok", [3])
     with pytest.raises(Broken):
         await task
+
+
+@pytest.mark.parametrize("avoided", ["d", "e", "de"])
+async def test_a_recovery_adds_one_in_quarantine_only_if_no_other_is_left(avoided: str) -> None:
+    world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE, d=[], e=[])
+    world.down = {"c"}
+    world.in_quarantine = set(avoided)
+    assert await world.recoveries().recover(LEDGER_ID) == ClosedLedger(3, bytes_to(3))
+    joined = set(world.stored.metadata.fragments[-1].ensemble) - set("abc")
+    assert joined <= (set("de") - set(avoided) or set("de"))
+    assert len(joined) == 1

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dlog.errors import AuthError, ConfigError, NotFound, Unavailable, Unsupported, WriterClosed
+from dlog.ledger.bookkeeper.health import NoQuarantine
 from dlog.ledger.bookkeeper.ledger_nodes import LedgerNodes
 from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
@@ -146,6 +147,19 @@ async def test_a_bookie_that_came_just_now_is_found(
     await meta.create("/ledgers/available/127.0.0.1:5", b"", ephemeral=True)
     appender = await store.create(LedgerSpec(5, 5, 3))
     assert len((await LedgerNodes(meta).read(appender.ledger_id)).metadata.fragments) == 1
+
+
+@pytest.mark.parametrize("place", range(4))
+async def test_a_new_ledger_leaves_a_bookie_in_quarantine_alone(meta: Meddling, place: int) -> None:
+    class Quarantine(NoQuarantine):
+        def avoided(self, now_s: float) -> frozenset[str]:
+            return frozenset({BOOKIES[place]})
+
+    store = BookKeeperLedgerStore(meta, health=Quarantine())
+    appender = await store.create(LedgerSpec())
+    stored = await LedgerNodes(meta).read(appender.ledger_id)
+    assert set(stored.metadata.fragments[0].ensemble) == set(BOOKIES) - {BOOKIES[place]}
+    await store.close()
 
 
 async def test_the_policy_that_was_given_places_the_ledger(meta: Meddling) -> None:
