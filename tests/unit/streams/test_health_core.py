@@ -466,6 +466,30 @@ def test_who_leaves_is_forgotten_and_makes_room_for_nobody_too_many() -> None:
     assert world.core.next_s() == math.inf
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")))
+def test_room_is_made_by_those_whose_isolation_ends_first(order: tuple[str, ...]) -> None:
+    """Whatever their names, and in whatever order they are listed."""
+    core = HealthCore(HealthOptions(idle_s=None), Fixed(1.0))
+    core.keep([*"abcdef"], 0.0)
+    for at_s, name in enumerate(order):
+        core.on_proof(name, float(at_s), f"{name} fails")
+    core.pulse(3.0)
+    assert core.isolated == {*"abc"}
+    left = [*"abcdef"]
+    for gone, spared in zip(("d", "f"), order[:2], strict=True):
+        left = [name for name in left if name not in (gone, "e")]
+        core.keep(left, 4.0)
+        assert spared not in core.isolated
+        assert core.standing(spared) is Standing.SUSPECT
+    assert core.isolated == {order[2]}
+    told = core.pulse(4.0)
+    recovered = [each for each in told if isinstance(each, Recovered)]
+    assert [each.endpoint for each in recovered] == [*order[:2]]
+    assert [each.after_s for each in recovered] == [4.0, 3.0]
+    asked_now = {each.endpoint for each in told if isinstance(each, Ping)}
+    assert asked_now == {*order[:2]}, "who is spared is asked at once"
+
+
 def test_cl12_who_comes_back_is_not_known_by_what_it_was_asked_before() -> None:
     core = new_core(HealthOptions(idle_s=None))
     core.on_fault("a", 0.0)
