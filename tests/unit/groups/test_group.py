@@ -237,6 +237,17 @@ async def test_what_would_move_is_told_for_workers_that_come_or_go(scene: Scene)
         await scene.group.plan(without=["eve", "ana"])
 
 
+async def test_what_is_handed_over_is_planned_as_the_taker_s(scene: Scene) -> None:
+    await scene.begin({})
+    for worker in (ANA, BOB):
+        await scene.register(worker)
+    for shard in range(3):
+        await scene.take(shard, ANA)
+    assert len(await scene.plan()) == 1
+    await scene.driver.run(scene.leases.announce("orders/2", BOB))
+    assert await scene.plan() == set()
+
+
 async def test_what_is_finished_or_waits_is_planned_for_nobody(scene: Scene) -> None:
     await scene.begin({})
     await scene.register(ANA)
