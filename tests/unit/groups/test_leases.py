@@ -102,6 +102,47 @@ def test_i21_a_checkpoint_does_not_go_back_but_by_a_person() -> None:
         put_back.saved(ANA, 1, at(6), 4)
 
 
+def test_a_checkpoint_of_a_log_made_anew_has_no_order_with_the_one_before() -> None:
+    """The log was removed and made again: its seqs are smaller, and go ahead all the same."""
+    old, anew = at(5), Checkpoint(Position("anew", 2, None))
+    for one in (old, anew, at(6), Checkpoint(Position("anew", 3, None))):
+        for other in (old, anew):
+            is_older = one.position.log_uid == other.position.log_uid
+            assert one.is_before(other) == (is_older and one.next_seq < other.next_seq)
+    assert not old.is_before(None)
+    assert old.is_before(at(6))
+    lease = Lease("s").taken(ANA, 1).saved(ANA, 1, old, 2)
+    assert lease.saved(ANA, 1, anew, 3).checkpoint == anew
+    assert lease.released(ANA, 1, anew, 3).checkpoint == anew
+    assert lease.saved(ANA, 1, at(5, b"more"), 3).checkpoint == at(5, b"more")
+
+
+def test_a_change_that_is_lawful_stamps_its_time_and_keeps_the_rest() -> None:
+    """A table of all lawful changes, field by field."""
+    start = dataclasses.replace(Lease("s").taken(ANA, 1), checkpoint=at(4))
+    handed = start.announced(BOB, 2)
+    rows = [
+        (start, ANA, ANA, 1, 4, False, 1),
+        (handed, BOB, ANA, 1, 4, False, 2),
+        (handed.renounced(BOB, 3), ANA, ANA, 1, 4, False, 3),
+        (handed.saved(ANA, 1, at(5), 3), BOB, ANA, 1, 5, False, 3),
+        (handed.released(ANA, 1, None, 3), BOB, None, 1, 4, False, 3),
+        (handed.released(ANA, 1, at(6), 3), BOB, None, 1, 6, False, 3),
+        (start.released(ANA, 1, None, 3), None, None, 1, 4, False, 3),
+        (handed.released(ANA, 1, None, 3).renounced(BOB, 4), None, None, 1, 4, False, 4),
+        (handed.released(ANA, 1, None, 3).taken(BOB, 4), BOB, BOB, 2, 4, False, 4),
+        (start.taken(BOB, 4, epoch=9), BOB, BOB, 9, 4, False, 4),
+        (handed.finished(ANA, 1, at(7), 3), None, None, 1, 7, True, 3),
+        (handed.reset(None, 3, forced=True), None, None, 2, None, False, 3),
+        (start.released(ANA, 1, None, 3).reset(at(1), 4), None, None, 2, 1, False, 4),
+    ]
+    for lease, owner, consumer, epoch, seq, is_finished, at_us in rows:
+        assert lease.shard == "s"
+        kept = None if lease.checkpoint is None else lease.checkpoint.next_seq
+        assert (lease.owner, lease.consumer, lease.epoch) == (owner, consumer, epoch)
+        assert (kept, lease.is_finished, lease.updated_us) == (seq, is_finished, at_us)
+
+
 def test_lh_flaw_7_what_is_finished_is_nobodys_and_stays_so() -> None:
     lease = Lease("s").taken(ANA, 1).announced(BOB, 2).finished(ANA, 1, at(7), 3)
     assert (lease.is_finished, lease.owner, lease.consumer) == (True, None, None)

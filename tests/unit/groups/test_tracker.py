@@ -19,6 +19,10 @@ def at(seq: int) -> Checkpoint:
     return Checkpoint(Position("a-log", seq, None))
 
 
+def in_log(uid: str, seq: int) -> Checkpoint:
+    return Checkpoint(Position(uid, seq, None))
+
+
 def tracker(start: int | None = None) -> CheckpointTracker:
     return CheckpointTracker(None if start is None else at(start), flush_s=5.0, now_s=100.0)
 
@@ -64,6 +68,60 @@ def test_i21_a_checkpoint_never_goes_back() -> None:
     found.checkpoint(at(8), at_once=False)
     found.checkpoint(at(5), at_once=False)
     assert found.unsaved == at(8)
+
+
+def test_a_log_that_is_made_anew_begins_its_own_order() -> None:
+    """Its seqs begin again at 0, so the bounds of the log before say nothing about it."""
+    found = tracker(8)
+    found.delivered(in_log("anew", 3).position)
+    for refused in (in_log("anew", 4), at(8), at(1)):
+        with pytest.raises(ConfigError):
+            found.checkpoint(refused, at_once=False)
+    assert found.unsaved is None
+    found.checkpoint(in_log("anew", 2), at_once=False)
+    assert found.unsaved == in_log("anew", 2), "smaller than what was saved of the log before"
+    found.checkpoint(in_log("anew", 1), at_once=False)
+    assert found.unsaved == in_log("anew", 2)
+    found.delivered(in_log("anew", 1).position)
+    found.checkpoint(in_log("anew", 3), at_once=False)
+    assert found.unsaved == in_log("anew", 3), "what was delivered once stays delivered"
+
+
+def test_a_checkpoint_at_the_same_place_replaces_what_the_program_keeps() -> None:
+    found = tracker(3)
+    again = Checkpoint(at(3).position, b"more")
+    found.checkpoint(again, at_once=False)
+    assert found.unsaved == again
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_save_that_failed_is_due_as_it_was_asked_for(at_once: bool) -> None:
+    """At once where a program waits for it, else with the flush that it was part of."""
+    found = tracker()
+    found.delivered(at(9).position)
+    found.checkpoint(at(2), at_once=False)
+    found.sent()
+    assert found.is_saving
+    found.not_saved(at_once=at_once)
+    assert not found.is_saving
+    assert found.due_s() == (100.0 if at_once else 105.0)
+    assert found.is_due(104.9) is at_once
+
+
+def test_the_next_flush_counts_from_the_last_one_that_was_kept() -> None:
+    found = tracker()
+    found.delivered(at(9).position)
+    found.checkpoint(at(2), at_once=True)
+    sent = found.sent()
+    found.checkpoint(at(4), at_once=False)
+    assert found.is_under_way(sent)
+    assert not found.is_under_way(at(2)), "another one that is equal is not this one"
+    found.saved(103.0)
+    assert found.stored is sent
+    assert not found.is_under_way(sent)
+    assert found.unsaved == at(4)
+    assert found.due_s() == 108.0
+    assert not found.is_due(107.9)
 
 
 def test_what_was_not_saved_is_saved_again_with_what_came_since() -> None:

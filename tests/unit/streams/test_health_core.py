@@ -341,6 +341,144 @@ def test_flaw_everybody_dies_at_once_and_comes_back() -> None:
     assert died_s < back_s
 
 
+# --- when, exactly
+
+
+@pytest.mark.parametrize(("fraction", "after_s"), [(0.0, 30.0), (0.5, 45.0), (1.0, 60.0)])
+def test_an_idle_endpoint_is_asked_after_half_of_the_time_to_all_of_it(
+    fraction: float, after_s: float
+) -> None:
+    core = HealthCore(HealthOptions(), Fixed(fraction))
+    core.keep(["a"], 5.0)
+    assert core.next_s() == 5.0 + after_s
+    assert core.pulse(4.9 + after_s) == []
+    assert core.pulse(5.0 + after_s) == [Ping("a", 2)]
+    assert core.on_pong("a", 2, 6.0 + after_s)
+    assert core.next_s() == 6.0 + 2 * after_s
+
+
+def test_a_reply_puts_the_next_question_off_by_half_of_the_idle_time() -> None:
+    """Whoever was looked at because something was sent, and had answered by then, is well."""
+    core = HealthCore(HealthOptions(), Fixed(0.0))
+    core.keep(["a"], 0.0)
+    assert core.on_sent("a", 0.0)
+    core.on_reply("a", 1.0)
+    assert core.pulse(INTERVAL_S) == []
+    assert core.next_s() == INTERVAL_S + 30.0
+    core.on_sent("a", 11.0)
+    core.on_reply("a", 12.0)
+    assert core.pulse(21.0) == [], "it was due, and had answered"
+    asked_only_now = core.next_s()
+    assert asked_only_now >= 12.0 + 30.0
+
+
+@pytest.mark.parametrize(("fraction", "part"), [(0.0, 0.6), (1.0, 0.9)])
+def test_an_isolated_endpoint_is_asked_after_its_time_and_then_once_an_interval(
+    fraction: float, part: float
+) -> None:
+    core = HealthCore(HealthOptions(isolation_s=20.0), Fixed(fraction))
+    core.keep(["a", "b"], 0.0)
+    core.on_proof("a", 3.0, "errors")
+    length_s = 20.0 * (0.5 + 0.5 * fraction)
+    assert core.pulse(3.0) == [Isolated("a", "errors", length_s)]
+    due_s, ids = 3.0 + length_s, []
+    for _ in range(4):
+        assert not [e for e in core.pulse(due_s - 0.01) if e.endpoint == "a"]
+        ids.append(asked(core, due_s))
+        due_s += part * INTERVAL_S
+    late_s = due_s - part * INTERVAL_S
+    assert ids == [2, 4, 6, 8]
+    assert not core.on_pong("a", ids[0], late_s), "older than an interval"
+    assert core.on_pong("a", ids[-1], late_s + 1.0)
+    (told,) = [each for each in core.pulse(late_s + 1.0) if isinstance(each, Recovered)]
+    assert told == Recovered("a", late_s + 1.0 - 3.0, "it answers")
+
+
+@pytest.mark.parametrize("checks_max", [2, 3, 4])
+@pytest.mark.parametrize("quick_pings", [1, 2, 5])
+def test_a_suspect_is_asked_so_often_and_no_oftener(checks_max: int, quick_pings: int) -> None:
+    """From the first ping that nobody answered to the isolation, each moment."""
+    options = HealthOptions(
+        idle_s=INTERVAL_S, checks_max=checks_max, quick_pings=quick_pings, isolated_part_max=1.0
+    )
+    world = Watched(["a"], options, chance=Fixed(1.0))
+    world.down = {"a"}
+    world.run(100.0)
+    begun_s = 2 * INTERVAL_S
+    quick_s = 0.75 * INTERVAL_S / quick_pings
+    checks = checks_max - 1
+    expected = [INTERVAL_S] + [begun_s + n * quick_s for n in range(checks * quick_pings)]
+    isolated_s = begun_s + checks * quick_pings * quick_s
+    assert world.times(Isolated)[0] == pytest.approx(isolated_s)
+    pings = [at_s for at_s in world.times(Ping) if at_s < isolated_s - 0.001]
+    assert pings == pytest.approx(expected)
+
+
+def test_an_isolation_doubles_until_its_bound_and_begins_anew_after_good_behaviour() -> None:
+    """Good for twice the last isolation is not enough, for longer is."""
+    options = HealthOptions(idle_s=None, isolation_s=4.0, isolation_s_max=85.0)
+    core = HealthCore(options, Fixed(1.0))
+    core.keep(TWO, 0.0)
+    now_s, lengths = 0.0, []
+    pauses_s = [20.0, 20.0, 32.0, 64.0, 128.0, 170.0, 170.5, 20.5, 5.0]
+    for pause_s in pauses_s:
+        core.on_proof("a", now_s, "errors")
+        (told,) = [each for each in core.pulse(now_s) if isinstance(each, Isolated)]
+        lengths.append(told.at_least_s)
+        now_s += told.at_least_s
+        assert core.on_pong("a", asked(core, now_s), now_s)
+        core.pulse(now_s)
+        now_s += pause_s
+    assert lengths == [4.0, 8.0, 16.0, 32.0, 64.0, 85.0, 85.0, 4.0, 4.0]
+
+
+def test_who_was_released_by_hand_is_isolated_briefly_again() -> None:
+    core = HealthCore(HealthOptions(idle_s=None), Fixed(1.0))
+    core.keep(TWO, 0.0)
+    for _ in range(3):
+        core.on_proof("a", 1.0, "errors")
+        (told,) = [each for each in core.pulse(1.0) if isinstance(each, Isolated)]
+        assert told.at_least_s == 20.0
+        core.release_all(1.0, "by an operator")
+        core.pulse(1.0)
+
+
+def test_a_suspect_without_room_is_asked_no_oftener_than_the_isolated() -> None:
+    """And is isolated with the next look once there is room, for the same reason."""
+    core = HealthCore(HealthOptions(idle_s=None), Fixed(1.0))
+    core.keep(TWO, 0.0)
+    core.on_proof("b", 0.0, "errors")
+    core.on_proof("a", 0.0, "fails too")
+    told = core.pulse(0.0)
+    assert [each for each in told if isinstance(each, Isolated)] == [Isolated("b", "errors", 20.0)]
+    for _ in range(core.options.quick_pings):
+        core.pulse(core.next_s())
+    asked_s = core.next_s()
+    core.pulse(asked_s)
+    assert core.standing("a") is Standing.SUSPECT
+    assert core.next_s() <= asked_s + 0.9 * INTERVAL_S
+    assert core.on_pong("b", asked(core, 20.0, "b"), 20.0)
+    told = []
+    while core.isolated != {"a"}:
+        assert core.next_s() <= 20.0 + INTERVAL_S
+        told += core.pulse(core.next_s())
+    told += core.pulse(20.0)
+    assert Isolated("a", "fails too", 20.0) in told
+
+
+@pytest.mark.parametrize(
+    ("at_s", "is_earlier"), [(0.0, True), (49.9, True), (50.0, False), (59.0, False)]
+)
+def test_what_is_sent_is_looked_at_in_an_interval_unless_a_look_comes_before(
+    at_s: float, is_earlier: bool
+) -> None:
+    core = HealthCore(HealthOptions(), Fixed(1.0))
+    core.keep(["a"], 0.0)
+    assert core.on_sent("a", at_s) is is_earlier
+    assert core.next_s() == (at_s + INTERVAL_S if is_earlier else 60.0)
+    assert not core.on_sent("a", at_s + 0.01)
+
+
 # --- the rest
 
 
@@ -467,6 +605,30 @@ def test_who_leaves_is_forgotten_and_makes_room_for_nobody_too_many() -> None:
     world.core.keep([], world.now_s)
     assert world.core.isolated == frozenset()
     assert world.core.next_s() == math.inf
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")))
+def test_room_is_made_by_those_whose_isolation_ends_first(order: tuple[str, ...]) -> None:
+    """Whatever their names, and in whatever order they are listed."""
+    core = HealthCore(HealthOptions(idle_s=None), Fixed(1.0))
+    core.keep([*"abcdef"], 0.0)
+    for at_s, name in enumerate(order):
+        core.on_proof(name, float(at_s), f"{name} fails")
+    core.pulse(3.0)
+    assert core.isolated == {*"abc"}
+    left = [*"abcdef"]
+    for gone, spared in zip(("d", "f"), order[:2], strict=True):
+        left = [name for name in left if name not in (gone, "e")]
+        core.keep(left, 4.0)
+        assert spared not in core.isolated
+        assert core.standing(spared) is Standing.SUSPECT
+    assert core.isolated == {order[2]}
+    told = core.pulse(4.0)
+    recovered = [each for each in told if isinstance(each, Recovered)]
+    assert [each.endpoint for each in recovered] == [*order[:2]]
+    assert [each.after_s for each in recovered] == [4.0, 3.0]
+    asked_now = {each.endpoint for each in told if isinstance(each, Ping)}
+    assert asked_now == {*order[:2]}, "who is spared is asked at once"
 
 
 def test_cl12_who_comes_back_is_not_known_by_what_it_was_asked_before() -> None:

@@ -1,0 +1,278 @@
+"""What a group looks like from outside, and how far it is behind: leases and workers are written as
+they may stand, and read by `client.group`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dlog import aio
+from dlog.errors import ConfigError, NotFound
+from dlog.groups import presence
+from dlog.groups.charter import Charter, Mark, agree
+from dlog.groups.group_driver import GroupDriver
+from dlog.groups.lags import Scales, lags_of, leases_of
+from dlog.groups.leases import Checkpoint, Lease
+from dlog.groups.meta_leases import MetaLeases
+from dlog.groups.places import GroupPlaces
+from dlog.groups.view import Move, WorkerId
+from dlog.groups.weights import write_weights
+from dlog.ids import Position
+from dlog.reader.lag import Lag
+
+ANA, BOB = WorkerId("ana", "a" * 32), WorkerId("bob", "b" * 32)
+VALUE = b"x" * 100
+
+_worlds = itertools.count()
+
+
+class Scene:
+    """A stream whose shards have 10, 20, 30, … messages, and a group that a test writes."""
+
+    def __init__(self, client: Any, stream: Any, writer: Any) -> None:
+        self.client, self.stream, self.writer = client, stream, writer
+        self.keys: dict[int, bytes] = {}
+
+    async def begin(self, charter: dict[str, Any]) -> None:
+        self.stores = await self.client._stores(True)
+        self.places = GroupPlaces(self.stores.layout, "billing", "orders")
+        self.driver = GroupDriver(self.stores, self.places, self.client)
+        meta = await self.stream.describe()
+        self.uid = meta.uid
+        self.charter = Charter(meta.uid, "nodes", 1000, **charter)
+        await self.driver.run(agree(self.places, self.charter))
+        self.leases = MetaLeases(self.places, self.stores.chance, lambda: 7)
+        self.group = self.client.group("billing", "orders")
+
+    async def send(self, shard: int, many: int) -> None:
+        if shard not in self.keys:
+            of = self.writer.shard_of
+            self.keys[shard] = next(k for n in itertools.count() if of(k := b"%d" % n) == shard)
+        await self.writer.append_many([VALUE] * many, keys=[self.keys[shard]] * many)
+
+    async def at(self, shard: int, seq: int) -> Checkpoint:
+        uid = (await self.client.admin.describe(f"orders/{shard}")).uid
+        return Checkpoint(Position(uid, seq, None))
+
+    async def take(self, shard: int, worker: WorkerId, seq: int | None = None) -> Any:
+        held = await self.driver.run(self.leases.claim(f"orders/{shard}", worker))
+        if seq is not None:
+            checkpoint = await self.at(shard, seq)
+            held = await self.driver.run(self.leases.save(held, worker, checkpoint))
+        return held
+
+    async def register(self, worker: WorkerId, **more: Any) -> None:
+        await self.driver.run(presence.register(self.places, worker, more.get("domain")))
+
+    async def plan(self, **what: Any) -> set[Move]:
+        return set(await self.group.plan(**what))
+
+    async def lags(self, **charter: Any) -> dict[str, Lag]:
+        """Behind the leases as they are, as a group with such a charter sees it."""
+        numbers = {f"orders/{n}": n for n in range(3)}
+        leases = await leases_of(self.driver, self.leases, numbers)
+        return await lags_of(
+            self.stores, Charter(self.uid, "nodes", 1000, **charter), leases, numbers
+        )
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with aio.connect(f"memory:groups-{next(_worlds)}") as client:
+        stream = await client.create_stream("orders", shards=3)
+        async with stream.open_writer() as writer:
+            found = Scene(client, stream, writer)
+            for shard in range(3):
+                await found.send(shard, 10 * (shard + 1))
+            yield found
+
+
+async def test_a_description_says_of_each_shard_what_its_lease_says(scene: Scene) -> None:
+    """One shard in each state, with its lag, its weight, and where it came from."""
+    await scene.begin({"weigh": "lag"})
+    await scene.stream.split(0)  # into 3 and 4
+    await scene.stream.split(1)  # into 5 and 6
+    for worker in (BOB, ANA):
+        await scene.register(worker, domain=f"rack of {worker.name}")
+    held = await scene.take(0, ANA, 4)
+    await scene.driver.run(scene.leases.finish(held, ANA, await scene.at(0, 10)))
+    await scene.take(1, ANA, 5)
+    await scene.take(2, ANA, 12)
+    await scene.driver.run(scene.leases.announce("orders/2", BOB))
+    await scene.driver.run(write_weights(scene.places, {1: 40, 2: 260}))
+
+    told = await scene.group.describe()
+    assert (told.group, told.stream, told.leases) == ("billing", "orders", "nodes")
+    assert (told.timeout_ms, told.is_job, told.weigh) == (1000, False, "lag")
+    assert [(each.id, each.domain) for each in told.members] == [
+        (ANA, "rack of ana"),
+        (BOB, "rack of bob"),
+    ]
+    rows = {
+        each.number: (each.state, each.owner, each.consumer, each.epoch, each.weight)
+        for each in told.shards
+    }
+    assert rows == {
+        0: ("finished", None, None, 1, 100),
+        1: ("consumed", ANA, ANA, 1, 40),
+        2: ("handed_over", BOB, ANA, 1, 260),
+        3: ("free", None, None, 0, 100),
+        4: ("free", None, None, 0, 100),
+        5: ("waiting", None, None, 0, 100),
+        6: ("waiting", None, None, 0, 100),
+    }
+    assert all(each.log == f"orders/{each.number}" for each in told.shards)
+    seqs = [each.checkpoint and each.checkpoint.next_seq for each in told.shards]
+    assert seqs == [10, 5, 12, None, None, None, None]
+    behind = [None if each.lag is None else each.lag.messages for each in told.shards]
+    assert behind == [0, 15, 18, None, None, None, None]
+    assert told.lag_messages == 33
+    assert [each.updated_us for each in told.shards] == [7, 7, 7, 0, 0, 0, 0]
+    parents = {each.number: each.parents for each in told.shards}
+    assert parents[3] == parents[4] == ("orders/0",)
+    assert parents[5] == parents[6] == ("orders/1",)
+    assert parents[1] == ()
+    assert all(each.lag is None for each in (await scene.group.describe(lag=False)).shards)
+
+
+async def test_lag_is_what_is_behind_the_checkpoint(scene: Scene) -> None:
+    """In messages, in bytes, and in seconds since the oldest of them was written."""
+    await scene.begin({})
+    whole = await scene.lags()
+    assert [each.messages for each in whole.values()] == [10, 20, 30]
+    for number, seq in ((0, 0), (1, 19), (2, 20)):
+        await scene.take(number, ANA, seq)
+    parts = await scene.lags()
+    assert [each.messages for each in parts.values()] == [10, 1, 10]
+    for log, part in parts.items():
+        of_whole = whole[log].bytes * part.messages / whole[log].messages
+        assert abs(part.bytes - of_whole) <= 1
+        assert part.bytes >= part.messages * len(VALUE)
+        assert 0 <= part.seconds < 3600
+    await scene.take(0, ANA, 10)
+    assert (await scene.lags())["orders/0"] == Lag(0, 0, 0.0)
+
+
+async def test_a_group_without_a_checkpoint_is_behind_its_own_beginning(scene: Scene) -> None:
+    """A shard that is not in the list of beginnings begins at its first message."""
+    begin = {0: Mark(3, is_final=False), 1: Mark(20, is_final=False)}
+    await scene.begin({"begin": begin})
+    assert [each.messages for each in (await scene.lags(begin=begin)).values()] == [7, 0, 30]
+    await scene.take(0, ANA, 9)
+    await scene.take(1, ANA, 2)  # put back by somebody
+    assert [each.messages for each in (await scene.lags(begin=begin)).values()] == [1, 18, 30]
+
+
+async def test_the_lag_of_a_job_ends_where_the_job_does(scene: Scene) -> None:
+    """Also in bytes, in their part; what is behind the end by now is at its end."""
+    end = {0: Mark(8, is_final=False), 1: Mark(20, is_final=False), 2: Mark(4, is_final=False)}
+    await scene.begin({"end": end})
+    whole = await scene.lags()
+    job = await scene.lags(end=end)
+    assert [each.messages for each in job.values()] == [8, 20, 4]
+    for log, of_job in job.items():
+        assert of_job.bytes == whole[log].bytes * of_job.messages // whole[log].messages
+    for number, seq in ((0, 6), (1, 20), (2, 9)):
+        await scene.take(number, ANA, seq)
+    after = await scene.lags(end=end)
+    assert [each.messages for each in after.values()] == [2, 0, 0]
+    assert after["orders/1"] == after["orders/2"] == Lag(0, 0, 0.0)
+
+
+@pytest.mark.parametrize("weigh", ["lag", "bytes"])
+async def test_shards_are_weighed_by_what_is_open_and_by_what_came(
+    scene: Scene, weigh: str
+) -> None:
+    """By lag: messages behind each checkpoint, without shards that are finished. By bytes: what
+    came to each since the last time, so nothing the first time."""
+    await scene.begin({"weigh": weigh})
+    numbers = {f"orders/{n}": n for n in range(3)}
+    numbers["orders/9"] = 9  # its log is not made yet
+    scales = Scales(scene.stores, scene.driver, scene.leases, scene.charter, numbers)
+    await scene.take(1, ANA, 15)
+    held = await scene.take(0, ANA, 10)
+    await scene.driver.run(scene.leases.finish(held, ANA, None))
+    first = await scales.weigh()
+    await scene.send(2, 7)
+    await scene.send(1, 1)
+    second = await scales.weigh()
+    third = await scales.weigh()
+    if weigh == "lag":
+        assert first == {"orders/1": 5, "orders/2": 30}
+        assert second == third == {"orders/1": 6, "orders/2": 37}
+        return
+    assert first == {}
+    assert second.keys() == {"orders/0", "orders/1", "orders/2"}
+    assert second["orders/0"] == 0
+    assert second["orders/2"] > 4 * second["orders/1"] > 4 * len(VALUE)
+    assert third == {"orders/0": 0, "orders/1": 0, "orders/2": 0}
+
+
+async def test_one_shard_alone_is_not_weighed_by_bytes(scene: Scene) -> None:
+    await scene.begin({"weigh": "bytes"})
+    numbers = {"orders/0": 0}
+    scales = Scales(scene.stores, scene.driver, scene.leases, scene.charter, numbers)
+    assert [await scales.weigh() for _ in range(3)] == [{}, {}, {}]
+
+
+async def test_what_would_move_is_told_for_workers_that_come_or_go(scene: Scene) -> None:
+    await scene.begin({})
+    for worker in (ANA, BOB):
+        await scene.register(worker)
+    for shard, worker in ((0, ANA), (1, ANA), (2, BOB)):
+        await scene.take(shard, worker)
+    assert await scene.plan() == set()
+    for move in await scene.plan(without=["bob"]):
+        assert move == Move("orders/2", ANA, None)
+    (one,) = await scene.plan(add=1)
+    assert (one.taker.name, one.victim) == ("new-1", ANA)
+    (named,) = await scene.plan(add=["cyd"])
+    assert (named.taker.name, named.victim) == ("cyd", ANA)
+    assert len(await scene.plan(add=2, without=["ana", "bob"])) == 3
+    assert {m.taker.name for m in await scene.plan(add=2, without=["ana"])} == {"new-1", "new-2"}
+    with pytest.raises(NotFound, match="'eve'"):
+        await scene.group.plan(without=["eve", "ana"])
+
+
+async def test_what_is_handed_over_is_planned_as_the_taker_s(scene: Scene) -> None:
+    await scene.begin({})
+    for worker in (ANA, BOB):
+        await scene.register(worker)
+    for shard in range(3):
+        await scene.take(shard, ANA)
+    assert len(await scene.plan()) == 1
+    await scene.driver.run(scene.leases.announce("orders/2", BOB))
+    assert await scene.plan() == set()
+
+
+async def test_what_is_finished_or_waits_is_planned_for_nobody(scene: Scene) -> None:
+    await scene.begin({})
+    await scene.register(ANA)
+    await scene.stream.split(1)  # into 3 and 4, which wait
+    held = await scene.take(0, ANA)
+    await scene.driver.run(scene.leases.finish(held, ANA, None))
+    assert {move.shard for move in await scene.plan()} == {"orders/1", "orders/2"}
+
+
+async def test_a_group_of_another_stream_of_this_name_is_refused(scene: Scene) -> None:
+    await scene.begin({})
+    other = Charter("another", "nodes", 1000)
+    for wanted in (
+        other,
+        Charter(scene.uid, "logs", 1000),
+        Charter(scene.uid, "nodes", 1001),
+        Charter(scene.uid, "nodes", 1000, weigh="lag"),
+        Charter(scene.uid, "nodes", 1000, end={}),
+    ):
+        with pytest.raises(ConfigError):
+            scene.charter.check_agrees(wanted, "billing")
+    scene.charter.check_agrees(Charter(scene.uid, "nodes", 1000, begin={}), "billing")
+
+
+async def test_a_lease_that_nobody_wrote_is_free_from_the_beginning(scene: Scene) -> None:
+    await scene.begin({})
+    leases = await leases_of(scene.driver, scene.leases, ["orders/2", "orders/0"])
+    assert leases == {"orders/2": Lease("orders/2"), "orders/0": Lease("orders/0")}
