@@ -1,4 +1,4 @@
-"""The command line as a real process: its own interpreter, pipes or a terminal, its own logs."""
+"""The command line as a real process: its own pid, pipes or a terminal, its own logs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.unit.cli.fork_server import ForkServer
 
 ROOT = Path(__file__).resolve().parents[3]
 ANSWER_S = 30.0
@@ -32,8 +34,9 @@ class Done:
 class Shell:
     """Runs `dlog …` against logs of its own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, server: ForkServer) -> None:
         self.home = home
+        self._server = server
         self.url = f"file:{home / 'logs'}"
         self._children: list[subprocess.Popen[bytes]] = []
 
@@ -45,16 +48,8 @@ class Shell:
 
     def dlog(self, *words: str, feed: bytes = b"", expect: int = 0) -> Done:
         """One command from beginning to end."""
-        done = subprocess.run(
-            self._command(*words),
-            cwd=self.home,
-            env=self.environment,
-            input=feed,
-            capture_output=True,
-            check=False,
-            timeout=ANSWER_S,
-        )
-        told = Done(done.returncode, done.stdout, done.stderr.decode())
+        code, out, err = self._server.run(words, self.home, self.environment, feed, ANSWER_S)
+        told = Done(code, out, err.decode())
         assert told.code == expect, told
         if "--debug" not in words:
             assert "Traceback" not in told.err
@@ -146,8 +141,15 @@ def read_lines(child: subprocess.Popen[bytes], count: int) -> list[bytes]:
     return found.splitlines()
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.end()
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
+def shell(tmp_path: Path, fork_server: ForkServer) -> Iterator[Shell]:
+    made = Shell(tmp_path, fork_server)
     yield made
     made.end()
