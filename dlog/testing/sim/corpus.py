@@ -23,7 +23,7 @@ FILE = Path(__file__).parent / "planted" / "telling.json"
 CANDIDATES = 5
 CHEAPER_S = 0.5  # of processor time, for a cheaper history than the first one
 # A world whose telling histories take fewer events than this together keeps all of them.
-EVENTS_KEPT_MAX = 100_000
+EVENTS_KEPT_MAX = 800_000
 # A bug that does not fit the code any more raises one of these, and shows nothing.
 STALE = (AttributeError, NameError, TypeError)
 

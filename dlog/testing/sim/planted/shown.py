@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
 ENV_PLANT = "DLOG_PLANT"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 _TESTS_FAILED = 1  # pytest's own code: 0 would be that all passed, more that nothing ran
 
 
