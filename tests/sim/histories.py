@@ -6,6 +6,7 @@ hand, DLOG_SIM_SECONDS plays for at least so long, and DLOG_SIM_FIRST begins at 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from dlog.testing.sim.runs import Hunt, Tally, run_many
 FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
 SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "0"))
 FULL_TIMEOUT_S = 1_200
+SLICE_S = 25.0
 
 # A recorded history that does not tell any more is named among the warnings of the run.
 names_what_no_longer_tells = pytest.mark.filterwarnings(
@@ -24,21 +26,47 @@ names_what_no_longer_tells = pytest.mark.filterwarnings(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Histories of neighbouring seeds."""
+
+    first: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.first + self.count - 1}"
+
+
+def stretches(middle: int, long: int, *, per_minute: int) -> pytest.MarkDecorator:
+    """Runs the test with a `stretch` of histories: the first `middle` ones in the tier test, and in
+    the tier full `long` more, in slices of about SLICE_S. A world plays `per_minute` of them."""
+    timeout = pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS)
+    usual = (pytest.mark.tier("test"), timeout)
+    size = max(middle, round(per_minute * SLICE_S / 60))
+    full = (pytest.mark.tier("full", seconds=60 * size / per_minute), timeout)
+    params = [pytest.param(Stretch(FIRST, middle), marks=usual, id=str(Stretch(FIRST, middle)))]
+    for first in range(FIRST + middle, FIRST + middle + long, size):
+        part = Stretch(first, size)
+        params.append(pytest.param(part, marks=full, id=str(part)))
+    return pytest.mark.parametrize("stretch", params)
+
+
 def counts(middle: int, long: int) -> pytest.MarkDecorator:
     """Runs the test with `count` histories: the middle count each time, the long one in full."""
     full = (pytest.mark.tier("full"), pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS))
-    usual = pytest.mark.timeout(180 + 3 * SECONDS)
+    usual = (pytest.mark.tier("test"), pytest.mark.timeout(180 + 3 * SECONDS))
     return pytest.mark.parametrize(
         "count", [pytest.param(middle, marks=usual), pytest.param(long, marks=full)]
     )
 
 
-def play(world: str, count: int, **fixed: Any) -> Tally:
-    """The first `count` histories of the world. Raises if one of them breaks a promise."""
+def play(world: str, stretch: Stretch, **fixed: Any) -> Tally:
+    """These histories of the world. Raises if one of them breaks a promise."""
+    first, count = stretch.first, stretch.count
     if SECONDS:
-        tally = run_many(world, FIRST, seconds=SECONDS, at_least=count, **fixed)
+        tally = run_many(world, first, seconds=SECONDS, at_least=count, **fixed)
     else:
-        tally = run_many(world, FIRST, count, **fixed)
+        tally = run_many(world, first, count, **fixed)
     print(f"{tally.histories} histories of {world}, {tally.per_minute:,.0f} a minute")
     tally.check()
     return tally

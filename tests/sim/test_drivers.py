@@ -20,7 +20,14 @@ from dlog.testing.sim.runs import run_many
 from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.users import HistoryFailed
 from dlog.testing.sim.worlds import WORLDS
-from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
+from tests.sim.histories import (
+    Stretch,
+    counts,
+    names_what_no_longer_tells,
+    noticed,
+    play,
+    stretches,
+)
 from tests.tidy.source import ROOT
 
 HISTORIES_MAX = 400
@@ -33,11 +40,12 @@ print(transcripts(range(5)))
 """
 
 
-@counts(100, 3_000)
-def test_no_history_breaks_a_promise(count: int) -> None:
-    play("drivers", count)
+@stretches(100, 3_000, per_minute=1_780)
+def test_no_history_breaks_a_promise(stretch: Stretch) -> None:
+    play("drivers", stretch)
 
 
+@pytest.mark.tier("test")
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:
@@ -117,6 +125,7 @@ async def test_an_opening_ends_with_its_client(sim: Simulation) -> None:
         await log.append(b"too late")
 
 
+@pytest.mark.tier("test")
 def test_that_story_notices_what_the_world_does_not() -> None:
     with planted(drivers.PLANTS["openings_outlive_their_client"]), silence():
         with pytest.raises(HistoryFailed):

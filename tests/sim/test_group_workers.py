@@ -25,7 +25,14 @@ from dlog.testing.sim.users import HistoryFailed
 from dlog.testing.sim.workers_oracle import Database, Life, Visit, WorkersOracle
 from dlog.testing.sim.workers_swarm import WorkersWeather
 from dlog.testing.sim.world import Violation, World
-from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
+from tests.sim.histories import (
+    Stretch,
+    counts,
+    names_what_no_longer_tells,
+    noticed,
+    play,
+    stretches,
+)
 
 HISTORIES_MAX = 60
 PLANTS = {**workers.PLANTS, **workers_heart.PLANTS}
@@ -33,12 +40,13 @@ CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 
 
-@counts(6, 200)
-def test_no_history_of_workers_breaks_a_promise(count: int) -> None:
+@stretches(6, 200, per_minute=60)
+def test_no_history_of_workers_breaks_a_promise(stretch: Stretch) -> None:
     """I19 to I22, I25, I27, LH-11, LH-28, LH-51, LH-57, LH-58: see `WorkersOracle`."""
-    play("workers", count)
+    play("workers", stretch)
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(180)
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)

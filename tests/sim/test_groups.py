@@ -17,7 +17,14 @@ from dlog.testing.sim.planted import groups, groups_weights, planted
 from dlog.testing.sim.runs import run_many
 from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.world import Violation, World
-from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
+from tests.sim.histories import (
+    Stretch,
+    counts,
+    names_what_no_longer_tells,
+    noticed,
+    play,
+    stretches,
+)
 
 HISTORIES, HISTORIES_MAX = 250, 1500
 PLANTS = {**groups.PLANTS, **groups_weights.PLANTS}
@@ -26,16 +33,17 @@ SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 ANA, BOB = WorkerId("ana", "a"), WorkerId("bob", "b")
 
 
-@counts(HISTORIES, 15_000)
+@stretches(HISTORIES, 15_000, per_minute=9_200)
 @pytest.mark.parametrize("store", ["nodes", "logs"])
-def test_no_history_of_a_group_breaks_a_promise(store: str, count: int) -> None:
+def test_no_history_of_a_group_breaks_a_promise(store: str, stretch: Stretch) -> None:
     """Each shard is consumed by one, checkpoints only grow, nothing is processed twice unless
     somebody died or slept, and when all is well everything is done, even, and at rest."""
-    tally = play("groups", count, store=store)
+    tally = play("groups", stretch, store=store)
     for what in ("a worker crashes", "a worker is lost", "split", "a shard stops: handed_over"):
         assert tally.marks[what] > 0, f"{what}: it never came to that"
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(240)
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
@@ -43,6 +51,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(240)
 def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not() -> None:
     """Head to head, in the same weather: where a thief consumes as soon as it has the lease, as

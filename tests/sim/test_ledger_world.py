@@ -9,7 +9,14 @@ from dlog.testing.sim.planted import planted
 from dlog.testing.sim.planted.ledger import PLANTS
 from dlog.testing.sim.runs import hunt, run_many
 from dlog.trace import BOOKIE_POINTS
-from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
+from tests.sim.histories import (
+    Stretch,
+    counts,
+    names_what_no_longer_tells,
+    noticed,
+    play,
+    stretches,
+)
 
 PLANTED_HISTORIES_MAX = 2_500
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
@@ -54,9 +61,9 @@ MARKS = [
 ]
 
 
-@counts(800, 30_000)
-def test_nothing_is_lost_and_everything_ends(count: int) -> None:
-    tally = play("ledger", count)
+@stretches(800, 30_000, per_minute=17_400)
+def test_nothing_is_lost_and_everything_ends(stretch: Stretch) -> None:
+    tally = play("ledger", stretch)
     assert [mark for mark in MARKS if not tally.marks[mark]] == []
     assert [point for point in sorted(BOOKIE_POINTS) if tally.points[point] < 20] == []
 
@@ -85,6 +92,7 @@ def test_stock_recoverers_publish_what_may_be_gone_later() -> None:
     assert found.finding.promise in ("I3a", "I9")
 
 
+@pytest.mark.tier("test")
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_bug_is_noticed(name: str) -> None:

@@ -41,6 +41,7 @@ SHRUNK = ("a_dead_writer_comes_back", "heal_without_recovering")
 NONZERO_MAX, TRIES_MAX = 30, 400
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(240)  # by histories, not by time; most end within a second
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
@@ -57,6 +58,7 @@ def test_a_survivor_does_no_harm(name: str, count: int) -> None:
         run_many(plant.world, count=count, **plant.fixed).check()
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", SHRUNK)
 def test_a_failure_becomes_small(name: str) -> None:

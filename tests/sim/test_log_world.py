@@ -13,7 +13,7 @@ from dlog.testing.sim.planted import planted
 from dlog.testing.sim.planted.log import PLANTS, STRANGERS
 from dlog.testing.sim.runs import Tally, run_many
 from dlog.testing.sim.world import Violation
-from tests.sim.histories import counts, play
+from tests.sim.histories import Stretch, play, stretches
 
 # Points of rooms that are not simulated, or that only the real drivers announce; and those of
 # truncated logs, which have histories of their own.
@@ -64,65 +64,69 @@ def _check(tally: Tally, facts: Iterable[str], points: Iterable[str]) -> None:
     assert not unreached, f"steps that no history reached: {unreached}"
 
 
-@counts(300, 15_000)
-def test_no_history_over_loose_ledgers_breaks_a_promise_and_all_of_them_heal(count: int) -> None:
+@stretches(300, 15_000, per_minute=8_000)
+def test_no_history_over_loose_ledgers_breaks_a_promise_and_all_of_them_heal(
+    stretch: Stretch,
+) -> None:
     """I1–I10, I13, I15–I17, I23–I25, I27; DL-01, DL-02, DL-03a, DL-03b, DL-04, DL-05, DL-09, DL-10,
     DL-11, DL-13, DL-23, DL-26, DL-27, DL-28, DL-30, DL-31, DL-32, DL-33 in every interleaving."""
-    tally = play("log-abstract", count)
+    tally = play("log-abstract", stretch)
     _check(tally, [*OF_LOGS, *OF_ABSTRACT], POINTS)
 
 
-@counts(600, 10_000)
-def test_no_history_over_bookies_breaks_a_promise_and_all_of_them_heal(count: int) -> None:
+@stretches(600, 10_000, per_minute=6_400)
+def test_no_history_over_bookies_breaks_a_promise_and_all_of_them_heal(stretch: Stretch) -> None:
     """The same and I11, I12, I14, with the BookKeeper client's cores below the log's."""
-    tally = play("log", count)
+    tally = play("log", stretch)
     _check(tally, [*OF_LOGS, *OF_BOOKIES], [*POINTS, *trace.BOOKIE_POINTS])
 
 
-@counts(1_200, 15_000)
-def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not(count: int) -> None:
+@stretches(1_200, 15_000, per_minute=3_000)
+def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not(
+    stretch: Stretch,
+) -> None:
     """I18, I19, I26; LS-09, LS-10: truncated by seq, id, time and wholly, held, retained, collected
     and terminated, with crashes at every step."""
-    tally = play("log-life", count)
+    tally = play("log-life", stretch)
     _check(tally, OF_LIFE, sorted(trace.LIFE_POINTS))
 
 
-@counts(60, 3_000)
-def test_no_history_of_a_truncated_log_over_bookies_breaks_a_promise(count: int) -> None:
-    play("log-life-bookies", count)
+@stretches(60, 3_000, per_minute=1_500)
+def test_no_history_of_a_truncated_log_over_bookies_breaks_a_promise(stretch: Stretch) -> None:
+    play("log-life-bookies", stretch)
 
 
-@counts(200, 10_000)
-def test_no_history_of_jobs_publishes_a_batch_twice_or_in_part(count: int) -> None:
+@stretches(200, 10_000, per_minute=3_500)
+def test_no_history_of_jobs_publishes_a_batch_twice_or_in_part(stretch: Stretch) -> None:
     """I1, I2, I5, I6, I15, I29: batches are filled, published and discarded by processes that die,
     freeze and run beside each other, among writers, readers, truncations and strangers."""
-    tally = play("log-jobs", count)
+    tally = play("log-jobs", stretch)
     facts = ("published", "published before", "a batch is to be run again", "truncated")
     more = ("a segment was discarded", "none was discarded", "a client crashes", "rotated")
     _check(tally, [*facts, *more], sorted(trace.JOB_POINTS - {"job.deleted"}))
 
 
-@counts(150, 10_000)
-def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed(count: int) -> None:
+@stretches(150, 10_000, per_minute=2_500)
+def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed(stretch: Stretch) -> None:
     """I24, I26: looked over and repaired, with no grace, while everybody else works and dies."""
-    tally = play("log-fsck", count)
+    tally = play("log-fsck", stretch)
     facts = ("looked over", "repaired: delete_ledger", "truncated", "collected", "remove")
     _check(tally, [*facts, "a client crashes"], ["repair.ledger_deleted"])
 
 
-@counts(470, 6_000)
+@stretches(470, 6_000, per_minute=1_800)
 def test_no_damaged_list_loses_moves_or_skips_anything_and_repair_makes_it_whole(
-    count: int,
+    stretch: Stretch,
 ) -> None:
     """I1, I8, I15, I17, I18, I24: pages lost, changed and unreadable, and ends that are listed
     wrongly, while everybody works on the log, dies, and repairs it."""
-    tally = play("log-repair", count)
+    tally = play("log-repair", stretch)
     _check(tally, OF_DAMAGE, ["repair.page_written", "repair.resealed", "repair.page_deleted"])
 
 
-@counts(1_600, 40_000)
-def test_no_short_history_of_truncation_alone_breaks_a_promise(count: int) -> None:
-    tally = play("log-cuts", count)
+@stretches(1_600, 40_000, per_minute=13_700)
+def test_no_short_history_of_truncation_alone_breaks_a_promise(stretch: Stretch) -> None:
+    tally = play("log-cuts", stretch)
     _check(tally, OF_CUTS, sorted(trace.LIFE_POINTS))
 
 
@@ -133,6 +137,7 @@ def test_a_violation_says_how_to_repeat_it() -> None:
         tally.check()
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(180)
 def test_a_strict_tail_is_never_fooled() -> None:
     """H1, H2: strangers show what they write back, and decide on another end; a normal tail

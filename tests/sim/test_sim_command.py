@@ -60,6 +60,7 @@ def _first_failure(capsys: pytest.CaptureFixture[str]) -> str:
     raise AssertionError("none of these fails")
 
 
+@pytest.mark.tier("test")
 def test_of_a_bug_that_no_history_shows_the_test_is_told_that_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -71,6 +72,7 @@ def test_of_a_bug_that_no_history_shows_the_test_is_told_that_does(
     assert "0 of 1 killed by histories, 1 by the test that each names" in told
 
 
+@pytest.mark.tier("test")
 def test_a_test_that_does_not_notice_shows_nothing() -> None:
     plant = replace(all_plants()["acks_count_after_a_failure"], shown_by="tests/unit/test_ids.py")
     assert show(plant) is None

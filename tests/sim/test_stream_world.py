@@ -7,7 +7,7 @@ import pytest
 
 from dlog import trace
 from dlog.testing.sim.planted.streams import PLANTS
-from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
+from tests.sim.histories import Stretch, names_what_no_longer_tells, noticed, play, stretches
 
 HISTORIES_MAX = 3_000
 # What must happen in a few hundred histories, or they are too tame.
@@ -21,15 +21,16 @@ HAPPENS = (
 ELSEWHERE = {"stream.resent", "stream.forgotten"}
 
 
-@counts(700, 30_000)
-def test_no_history_breaks_a_promise(count: int) -> None:
-    tally = play("streams", count)
+@stretches(700, 30_000, per_minute=14_500)
+def test_no_history_breaks_a_promise(stretch: Stretch) -> None:
+    tally = play("streams", stretch)
     missing = [what for what in HAPPENS if not tally.marks[what]]
     assert not missing, f"{tally.histories} histories without {missing}"
     points = sorted(trace.STREAM_POINTS - ELSEWHERE)
     assert not [point for point in points if not tally.points[point]]
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(240)
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", sorted(PLANTS))

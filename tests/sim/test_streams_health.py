@@ -8,7 +8,7 @@ import pytest
 from dlog.testing.sim.planted import planted, streams_health
 from dlog.testing.sim.runs import hunt, run_many, run_one, shrink_tape
 from dlog.testing.sim.tape import of_tape
-from tests.sim.histories import counts, names_what_no_longer_tells, noticed, play
+from tests.sim.histories import Stretch, names_what_no_longer_tells, noticed, play, stretches
 
 WORLD = "streams-health"
 HISTORIES_MAX = 1500
@@ -33,12 +33,12 @@ MET = (
 )
 
 
-@counts(1_000, 100_000)
-def test_no_history_breaks_a_promise_and_all_kinds_of_trouble_are_met(count: int) -> None:
+@stretches(1_000, 100_000, per_minute=63_000)
+def test_no_history_breaks_a_promise_and_all_kinds_of_trouble_are_met(stretch: Stretch) -> None:
     """CL-03, CL-06 to CL-12, CL-20, CL-21 and the flaws of that design: probes are few, isolation
     is for silence and in time, no more than a part, damped; messages are there once and in
     order."""
-    tally = play(WORLD, count)
+    tally = play(WORLD, stretch)
     assert not [what for what in MET if not tally.marks[what]]
 
 
@@ -49,6 +49,7 @@ def test_a_history_without_any_trouble_isolates_nobody() -> None:
     assert not ended.marks
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(240)
 @names_what_no_longer_tells
 @pytest.mark.parametrize("name", CAUGHT)
@@ -67,6 +68,7 @@ def test_nearly_all_that_is_planted_is_noticed() -> None:
     assert len(PLANTS) >= 40
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(240)
 def test_a_failure_becomes_small() -> None:
     plant = PLANTS["in_flight_is_dropped"]

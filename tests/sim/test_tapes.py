@@ -38,6 +38,7 @@ def _played_twice(world: str, count: int, timeout_s: float) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("world", sorted(COUNTS))
 def test_a_tape_is_a_history(world: str) -> None:

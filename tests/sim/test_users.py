@@ -69,6 +69,7 @@ def hasty(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.tier("test")
 def test_a_failure_tells_what_broke_and_how_to_see_it_again(hasty: Path) -> None:
     told = _pytest(hasty, "--dlog-shrink", "1")
     found = re.search(r"test_hasty.py::test_hasty failed in history \d+ of 40 \(seed (\d+)\)", told)
@@ -87,6 +88,7 @@ def test_a_failure_tells_what_broke_and_how_to_see_it_again(hasty: Path) -> None
     assert "1 passed" in _pytest(hasty, "--dlog-tape", "")
 
 
+@pytest.mark.tier("test")
 def test_the_examples_hold(tmp_path: Path) -> None:
     told = _pytest(
         ROOT, "examples/simulated", "--dlog-histories", "8", f"--basetemp={tmp_path / 't'}"
