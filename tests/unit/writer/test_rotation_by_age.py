@@ -1,5 +1,5 @@
-"""Rotation by age, on the real driver in virtual time: a segment that holds messages ends at the age
-that the options of the log name, however quiet the log is. One without messages never ends by age."""
+"""Rotation by age, on the real driver in virtual time: a segment that holds messages ends at the
+age that the log names, however quiet the log is. One without messages never ends by age."""
 
 from __future__ import annotations
 
