@@ -58,7 +58,7 @@ lint: venv
 # A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
 TIER ?= test
 tests: venv
-	@scratch=$$(mktemp -d) && \
+	@scratch=$$($(PY) -m tests.tidy.scratch) && export TMPDIR="$$scratch" && \
 	if $(PY) -m tests.tidy.run $(TWICE) --tier $(TIER) $(PLUGINS) --basetemp="$$scratch/t" \
 		$(PYTEST_ARGS) -- $(SIDE_BY_SIDE); \
 	then rm -rf "$$scratch"; \
