@@ -69,7 +69,14 @@ def jars() -> str:
     return class_path(_or_skip(next(iter(BOOKKEEPER_VERSIONS))))
 
 
-@pytest.fixture(scope="module", params=BOOKKEEPER_VERSIONS)
+def each_release() -> list[Any]:
+    """The releases of BookKeeper as parameters: the newest in `make test`, each in `make full`."""
+    newest, *others = BOOKKEEPER_VERSIONS
+    full = pytest.mark.tier("full", seconds=2)
+    return [newest, *(pytest.param(version, marks=full) for version in others)]
+
+
+@pytest.fixture(scope="module", params=each_release())
 def bookkeeper_version(request: pytest.FixtureRequest) -> str:
     """Each release of BookKeeper in turn; those that Maven cannot get are skipped by name."""
     return _or_skip(str(request.param))

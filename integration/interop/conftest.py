@@ -12,15 +12,16 @@ import pytest
 from dlog.errors import Unavailable
 from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.meta.zookeeper import ZooKeeperMetaStore
-from dlog.testing.cluster import BOOKKEEPER_VERSIONS, Cluster, class_path, why_not
+from dlog.testing.cluster import Cluster, class_path, why_not
 from dlog.testing.cluster.java_program import why_not_compiled
+from integration.conftest import each_release
 from integration.interop.java_ledgers import JavaLedgers
 
 # A store with the given password, which has a ZooKeeper session and connections of its own.
 MakeStore = Callable[..., Awaitable[BookKeeperLedgerStore]]
 
 
-@pytest.fixture(scope="package", params=BOOKKEEPER_VERSIONS)
+@pytest.fixture(scope="package", params=each_release())
 def servers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """ZooKeeper and four bookies of one release."""
     version = str(request.param)

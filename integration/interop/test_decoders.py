@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from dlog.errors import Corrupt, FormatError, Unavailable
-from dlog.testing.cluster import BOOKKEEPER_VERSIONS, class_path, why_not
+from dlog.testing.cluster import class_path, why_not
 from dlog.testing.cluster.java_program import JavaProgram, why_not_compiled
 from dlog.wire.bookie_auth import AuthMessage
 from dlog.wire.bookie_v3_replies import Response, parse_response
 from dlog.wire.ledger_metadata import LedgerMetadata
 from dlog.wire.ledger_metadata_format import parse_ledger_metadata
+from integration.conftest import each_release
 from integration.interop.java_ledgers import SOURCES
 from tests.fuzz import reference
 from tests.fuzz.campaign import Campaign
@@ -80,7 +81,7 @@ BODIES = {
 }
 
 
-@pytest.fixture(scope="module", params=BOOKKEEPER_VERSIONS)
+@pytest.fixture(scope="module", params=each_release())
 def decoders(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[JavaProgram, str]]:

@@ -1,6 +1,6 @@
 """Each row of the benchmarks runs, with tiny sizes, and tells what it should: so the commands of
-docs/PERFORMANCE.md cannot rot. Nothing here looks at a time. Those that need real servers are in
-integration/interop."""
+docs/PERFORMANCE.md cannot rot. Nothing here looks at a time. The rows of streams are in
+tests/unit/streams, those that need real servers in integration/interop."""
 
 from __future__ import annotations
 
@@ -55,20 +55,11 @@ def test_a_row_runs_alone(row: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["told.json"], "scratch is cleaned up"
 
 
-@pytest.mark.parametrize(
-    ("row", "of"),
-    [
-        ("route_key", "streams"),
-        ("route_moves", "streams"),
-        ("stream_write", "streams"),
-        ("throughput", "workers"),
-    ],
-)
-def test_a_row_of_streams_or_workers_runs_alone(row: str, of: str, tmp_path: Path) -> None:
-    told, table = run_quick(tmp_path, row, table=of)
+def test_a_row_of_workers_runs_alone(tmp_path: Path) -> None:
+    told, table = run_quick(tmp_path, "throughput", table="workers")
     assert told["findings"]
     for each in told["findings"]:
-        assert each["row"] == row
+        assert each["row"] == "throughput"
         assert each["measured"] in table
     assert [path.name for path in tmp_path.iterdir()] == ["told.json"], "scratch is cleaned up"
 

@@ -20,6 +20,7 @@ from benchmarks.streams.routing import (
     moved_fractions,
 )
 from benchmarks.streams.rows import ROWS
+from dlog.testing.cluster import why_not
 
 
 def test_cl16_a_server_that_comes_moves_its_part() -> None:
@@ -34,12 +35,21 @@ def test_cl17_load_is_even() -> None:
     assert max(peak for _, peak in spreads) <= PEAK_MAX
 
 
-@pytest.mark.parametrize("row", ROWS)
+def _param(row: str) -> object:
+    """Rows on bookies start a cluster: they are a part of `make full`."""
+    full = (pytest.mark.tier("full", seconds=25), pytest.mark.timeout(120))
+    return pytest.param(row, marks=full if row.endswith("_bookies") else pytest.mark.tier("test"))
+
+
+@pytest.mark.parametrize("row", map(_param, ROWS))
 def test_a_row_of_the_benchmarks_runs_alone(row: str, tmp_path: Path) -> None:
+    missing = why_not() if row.endswith("_bookies") else None
+    if missing is not None:
+        pytest.skip(missing)
     told = tmp_path / "told.json"
     command = [sys.executable, "-m", "benchmarks.streams", row, "--quick", "--rounds", "1"]
     command += ["--directory", str(tmp_path), "--json", str(told)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     findings = json.loads(told.read_text())["findings"]
     assert {each["row"] for each in findings} == {row}
