@@ -399,18 +399,9 @@ def late_reply_credited_to_new_request(patch: Patch) -> None:
 
 @plants(
     "P45: a bookie that came back, and forgot, counts without a look at the metadata",
-    trouble_wipe_ms=60.0,
-    trouble_lasts_ms=30.0,
-    trouble_session_ms=5_000.0,
-    trouble_amnesia=True,
-    trouble_down_max=1,
-    writers=3,
-    incarnations=2,
-    frozen=0.7,
-    copies=3,
-    acks=2,
-    bookies=3,
-    appends=40,
+    survives="weather that brings this together breaks histories without the bug, too",
+    shown_by=f"{_TESTS}/test_appender_core.py"
+    "::test_the_same_bookie_goes_on_behind_what_is_confirmed_once_it_is_proven",
 )
 def reconnect_is_not_checked(patch: Patch) -> None:
     real = Places.on_link
