@@ -1,5 +1,5 @@
-"""Rotation by age, on the real driver in virtual time: a segment that holds messages ends when it is
-as old as the log's options say, however quiet the log is, and one without messages never does."""
+"""Rotation by age, on the real driver in virtual time: a segment that holds messages ends when it
+is as old as the log's options say, however quiet the log is; one without messages never does."""
 
 from __future__ import annotations
 
