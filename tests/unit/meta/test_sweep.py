@@ -1,4 +1,4 @@
-"""Bringing a list up to its truncation point, for each point of logs with pages of many shapes: what
+"""Bringing a list up to its truncation point, for each point of many shapes of pages: what
 leaves the list, what waits for its deletion, and which pages are left."""
 
 from __future__ import annotations
