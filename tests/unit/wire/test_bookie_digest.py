@@ -249,5 +249,6 @@ def test_a_lac_that_no_ledger_has_is_refused(name: str) -> None:
     digest = EntryDigest(DigestType[name], b"secret")
     numbers = struct.pack(">qq", 7, -2)
     assert digest.pack_lac(7, 3)[:16] == struct.pack(">qq", 7, 3)
-    with pytest.raises(Corrupt, match="LAC -2 of ledger 7"):
-        digest.verify_lac(numbers + digest._sum(numbers, ()), ledger_id=7)
+    with pytest.raises(Corrupt, match=r"^here: an entry of ledger 7: LAC -2 of ledger 7$") as told:
+        digest.verify_lac(numbers + digest._sum(numbers, ()), ledger_id=7, where="here")
+    assert told.value.about["ledger_id"] == 7

@@ -21,7 +21,7 @@ from dlog.effects import (
     ReplaceNode,
     SubmitEntry,
 )
-from dlog.errors import Conflict, DlogError, Fenced, Outcome, Timeout
+from dlog.errors import Conflict, DlogError, Fenced, Outcome, Timeout, Winner
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import Seen
 from dlog.meta.layout import Layout
@@ -36,6 +36,7 @@ from dlog.writer.rotation import (
     allow_numbers,
     close,
     list_spare,
+    named,
     tell_list,
     tell_options,
 )
@@ -100,8 +101,10 @@ class Scene:
             if fate.startswith("done"):
                 assert version == self.version
                 self.store(meta)
-                if fate == "done, then another writer":
-                    self.store(meta.claimed(RIVAL) if meta.state is LogState.OPEN else meta)
+                if "another writer" in fate and meta.state is LogState.OPEN:
+                    self.store(meta.claimed(RIVAL))
+                if fate.endswith("that left"):
+                    self.store(self.meta.handed_over(None))
                 if fate != "done":
                     raise Timeout("no reply", outcome=Outcome.UNKNOWN)
                 return self.version
@@ -130,7 +133,9 @@ class Scene:
 
 
 def _list(scene: Scene) -> Procedure[Any]:
-    scene.core.spare = SPARE
+    core = scene.core
+    core.spare = SPARE
+    core.on_closed(core.current, ClosedLedger(2, 100))
     return list_spare(scene.core, "rotate.listed")
 
 
@@ -200,15 +205,21 @@ def test_a_change_happens_once_whatever_became_of_its_request(change: str, fate:
     assert scene.replaced == (2 if fate in ("lost", "another change") else 1)
     assert scene.meta.holds == (1 if fate == "another change" else 0)
     assert scene.meta.epoch == 1
+    if change in ("list", "tell the list"):
+        assert scene.core.closed == [], "it need not be told again"
+        assert scene.meta.segments[0].sealed is not None
     assert scene.deleted == []
     if change in ENDINGS:
         assert scene.core.state is WriterState.CLOSED
 
 
-@pytest.mark.parametrize("fate", ["another writer", "done, then another writer"])
+LOST = ["another writer", "done, then another writer", "done, then another writer that left"]
+
+
+@pytest.mark.parametrize("fate", LOST)
 @pytest.mark.parametrize("change", CHANGES)
 def test_who_lost_the_log_meanwhile_is_told_by_whom(change: str, fate: str) -> None:
-    if (change, fate) == ("terminate", "done, then another writer"):
+    if change == "terminate" and fate.startswith("done"):
         return  # nobody comes after that
     scene, error = played(change, fate)
     assert isinstance(error, Fenced)
@@ -216,7 +227,7 @@ def test_who_lost_the_log_meanwhile_is_told_by_whom(change: str, fate: str) -> N
     assert (error.winner.name, error.winner.epoch, error.winner.since_us) == ("grace", 2, 70)
     happened = Outcome.UNKNOWN if fate.startswith("done") else Outcome.NOT_HAPPENED
     assert error.outcome is happened
-    assert scene.meta.writer == RIVAL
+    assert scene.meta.writer == (None if fate.endswith("that left") else RIVAL)
     assert scene.replaced == 1
 
 
@@ -230,7 +241,8 @@ def test_a_writer_that_closes_deletes_the_ledger_that_it_made_ready_and_never_li
 def test_a_listed_ledger_without_a_seam_leaves_the_list_when_its_writer_closes() -> None:
     """It waits for its deletion there, so the writer itself does not delete it."""
     scene = Scene()
-    scene.run(_list(scene), "")
+    scene.core.spare = SPARE
+    scene.run(list_spare(scene.core, "rotate.listed"), "")
     assert scene.run(close(scene.core), "") is None
     assert [each.ledger_id for each in scene.meta.deleting] == [SPARE]
     assert [each.ledger_id for each in scene.meta.segments] == [FIRST]
@@ -258,3 +270,32 @@ def test_nothing_is_told_of_options_that_did_not_change() -> None:
     scene = Scene()
     assert scene.run(tell_options(scene.core), "") is None
     assert scene.replaced == 0
+
+
+def test_a_fence_gets_the_name_of_who_won() -> None:
+    scene = Scene()
+    scene.store(scene.meta.claimed(RIVAL))
+    told = scene.run(named(scene.core, Fenced("gone")), "")
+    assert isinstance(told, Fenced)
+    assert told.winner is not None
+    assert told.winner.name == "grace"
+
+
+@pytest.mark.parametrize(
+    "error", [Timeout("away"), Fenced("gone", winner=Winner("joan", 3, 4))], ids=["other", "named"]
+)
+def test_what_has_a_name_or_is_no_fence_stays_as_it_is(error: DlogError) -> None:
+    scene = Scene()
+    scene.store(scene.meta.claimed(RIVAL))
+    assert scene.run(named(scene.core, error), "") is error
+
+
+def test_a_fence_by_a_stranger_stays_one_while_the_log_is_ours() -> None:
+    scene = Scene()
+    error = Fenced("gone")
+    assert scene.run(named(scene.core, error), "") is error
+    naming = named(scene.core, error)
+    next(naming)
+    with pytest.raises(StopIteration) as told:
+        naming.throw(Timeout("metadata is away"))
+    assert told.value.value is error
