@@ -524,3 +524,21 @@ def test_the_largest_publication_fits_the_node_whatever_stands_in_it() -> None:
         published=Published((batch,) * limits.PUBLISHED_QUERIES_MAX, True, 10**6),
     )
     assert len(full.to_bytes()) <= limits.META_NODE_BYTES_MAX
+
+
+@pytest.mark.parametrize("state", LogState, ids=lambda state: state.value)
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "open"])
+def test_only_an_open_log_whose_every_segment_is_sealed_is_terminated(
+    state: LogState, is_sealed: bool
+) -> None:
+    meta = NEW.claimed(MARK).listed(5)
+    if is_sealed:
+        meta = meta.sealed(1, sealed(0, 3))
+    meta = dataclasses.replace(meta, state=state)
+    if state is LogState.OPEN and is_sealed:
+        ended = meta.terminated()
+        assert (ended.state, ended.writer, ended.left_by) == (LogState.TERMINATED, None, MARK)
+        assert ended.hand_over is None
+    else:
+        with pytest.raises(Broken, match="an end is sealed"):
+            meta.terminated()

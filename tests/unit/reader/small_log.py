@@ -58,6 +58,7 @@ class SmallLog:
     nodes: dict[str, bytes] = field(default_factory=dict)
     messages: list[Written] = field(default_factory=list)
     asked: list[Effect] = field(default_factory=list)
+    _stored: tuple[LogMeta, bytes] | None = None
     _next_seq: int = 0
     _base_seq: int = 0
     _first_us: int = 0
@@ -185,7 +186,9 @@ class SmallLog:
     def perform(self, effect: Effect) -> Any:
         match effect:
             case ReadNode(path=path) if path == LAYOUT.log(NAME):
-                return Versioned(self.meta.to_bytes(), 1)
+                if self._stored is None or self._stored[0] is not self.meta:
+                    self._stored = self.meta, self.meta.to_bytes()
+                return Versioned(self._stored[1], 1)
             case ReadNode(path=path):
                 if path not in self.nodes:
                     raise NotFound(f"no {path}")

@@ -229,3 +229,26 @@ def _forged(digest: EntryDigest, *numbers: int) -> bytes:
     """An entry with a right digest that no writer of ours would make."""
     head = struct.pack(">qqqq", *numbers)
     return head + digest._sum(head, [b"7"]) + b"7"
+
+
+@pytest.mark.parametrize("name", [each.name for each in TYPES])
+def test_a_lac_proof_of_another_size_is_refused(name: str) -> None:
+    """Longer ones, too: with the digest that proves nothing, nothing else would notice."""
+    digest = EntryDigest(DigestType[name], b"secret")
+    for last_confirmed in (-1, 0, (1 << 63) - 1):
+        proof = digest.pack_lac(7, last_confirmed)
+        assert digest.verify_lac(proof, ledger_id=7) == last_confirmed
+        for wrong in (*(proof[:end] for end in range(len(proof))), proof + b"\0", proof + proof):
+            with pytest.raises(Corrupt, match=f"here: .*a LAC of {len(wrong)} bytes"):
+                digest.verify_lac(wrong, ledger_id=7, where="here")
+
+
+@pytest.mark.parametrize("name", [each.name for each in TYPES])
+def test_a_lac_that_no_ledger_has_is_refused(name: str) -> None:
+    """Though its digest is right."""
+    digest = EntryDigest(DigestType[name], b"secret")
+    numbers = struct.pack(">qq", 7, -2)
+    assert digest.pack_lac(7, 3)[:16] == struct.pack(">qq", 7, 3)
+    with pytest.raises(Corrupt, match=r"^here: an entry of ledger 7: LAC -2 of ledger 7$") as told:
+        digest.verify_lac(numbers + digest._sum(numbers, ()), ledger_id=7, where="here")
+    assert told.value.about["ledger_id"] == 7

@@ -11,6 +11,7 @@ import zstandard
 
 from dlog.errors import Corrupt, Unsupported
 from dlog.limits import DECOMPRESS_RATIO_MAX, LEDGER_ENTRY_BYTES_MAX
+from dlog.wire import compress as compress_module
 from dlog.wire.compress import Codec, compress, decompress
 
 TEXT = b"a line like most lines, number %d\n"
@@ -141,3 +142,25 @@ def test_threads_do_not_share_contexts() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_both_sides_agree_on_the_largest_ratio(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compressed at exactly the limit is read, and what is one byte beyond is not made."""
+    size = next(
+        size
+        for size in range(1000, 20_000)
+        if size % len(compress(codec, bytes(size)) or b"x" * 999_999) == 0
+    )
+    stored = compress(codec, bytes(size))
+    assert stored is not None
+    ratio = size // len(stored)
+    monkeypatch.setattr(compress_module, "DECOMPRESS_RATIO_MAX", ratio)
+    assert compress(codec, bytes(size)) == stored
+    assert decompress(codec, stored, size, where="here") == bytes(size)
+    monkeypatch.setattr(compress_module, "DECOMPRESS_RATIO_MAX", ratio - 1)
+    assert compress(codec, bytes(size)) is None
+    with pytest.raises(Corrupt, match="beyond the cap"):
+        decompress(codec, stored, size, where="here")

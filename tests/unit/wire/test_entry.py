@@ -368,3 +368,18 @@ def test_one_small_message_keeps_each_thing_it_has(given: dict[str, Any]) -> Non
             assert columns_of(entry) == wanted
             assert entry.producer == given.get("producer")
     assert {name: reference(raw)[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_last_numbers_of_seqs_and_producers(count: int) -> None:
+    """One more for each message would not fit 63 bits; one does not count for the other."""
+    last = (1 << 63) - 1 - count
+    for first_seq, number in ((100, last), (last, 0), (last, last), (0, last)):
+        raw = entry_of([b"v"] * count, first_seq=first_seq, producer=((1 << 63) - 1, number))
+        entry = decode(raw, where="here")
+        assert (entry.first_seq, entry.producer) == (first_seq, ((1 << 63) - 1, number))
+    for first_seq, number in ((0, last + 1), (last + 1, 0)):
+        with pytest.raises(ConfigError):
+            entry_of([b"v"] * count, first_seq=first_seq, producer=(0, number))
+    with pytest.raises(ConfigError):
+        entry_of([b"v"] * count, first_seq=last + 1)

@@ -248,3 +248,32 @@ def test_any_text(raw: str) -> None:
         text(raw)
     except DOCUMENTED:
         return
+
+
+@pytest.mark.parametrize(
+    ("value", "raw"),
+    [
+        (0, "00"),
+        (127, "7f"),
+        (128, "8001"),
+        ((1 << 63) - 1, "ffffffffffffffff7f"),
+        (1 << 63, "80808080808080808001"),
+        ((1 << 64) - 1, "ffffffffffffffffff01"),
+    ],
+)
+def test_numbers_of_up_to_64_bits(value: int, raw: str) -> None:
+    assert protobuf.read_varint(memoryview(bytes.fromhex(raw)), 0, "here") == (value, len(raw) // 2)
+
+
+@pytest.mark.parametrize("raw", ["80808080808080808002", "ffffffffffffffffff03"])
+def test_a_number_of_more_bits_is_corrupt(raw: str) -> None:
+    with pytest.raises(Corrupt, match="here: the number at byte 0 has more than 64 bits"):
+        protobuf.read_varint(memoryview(bytes.fromhex(raw)), 0, "here")
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_a_number_that_is_cut_off_is_told_from_one_that_is_too_long(size: int) -> None:
+    with pytest.raises(Corrupt, match="at byte 1 is cut off"):
+        protobuf.read_varint(memoryview(b"\x01" + b"\x80" * size), 1, "here")
+    with pytest.raises(Corrupt, match="at byte 1 has more than 10 bytes"):
+        protobuf.read_varint(memoryview(b"\x01" + b"\x80" * (10 + size)), 1, "here")

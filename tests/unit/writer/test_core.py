@@ -369,3 +369,50 @@ def test_what_a_recovery_did_not_keep_is_not_counted() -> None:
     scene.core.settle()
     assert scene.core.closed == []
     assert scene.core.settled(told) is told
+
+
+def test_what_was_closed_and_is_not_in_the_list_yet_is_kept_to_be_told() -> None:
+    """By whichever change of the list comes next; what the list knows is told once."""
+    scene = Scene()
+    core = scene.core
+    core.seen = Seen(core.seen.meta.listed(SECOND), 2)
+    scene.push(b"a", b"b")
+    scene.rotate()
+    scene.push(b"c")
+    core.on_closed(core.pipes[0], ClosedLedger(2, 10))
+    core.settle()
+    assert [number for number, _ in core.closed] == [1]
+    told = core.settled(core.seen.meta)
+    assert [each.number for each in told.unsealed] == [2]
+    assert told.end.next_seq == 2
+    core.seen = Seen(told, 3)
+    core.settle()
+    assert core.closed == []
+
+
+def test_a_segment_without_a_seam_is_dropped_from_the_list_once() -> None:
+    scene = Scene()
+    core = scene.core
+    core.seen = Seen(core.seen.meta.listed(SECOND), 2)
+    core.dropped = [2]
+    core.settle()
+    assert core.dropped == [2]
+    told = core.settled(core.seen.meta)
+    assert [each.number for each in told.segments] == [1]
+    assert [(each.ledger_id, each.since_us) for each in told.deleting] == [(SECOND, scene.now_us)]
+    core.seen = Seen(told, 3)
+    core.settle()
+    assert core.dropped == []
+    assert core.settled(told) is told
+
+
+def test_a_ledger_that_was_closed_and_left_is_a_stranger() -> None:
+    scene = Scene()
+    scene.push(b"old")
+    scene.rotate()
+    scene.core.on_closed(scene.core.pipes[0], ClosedLedger(2, 10))
+    assert [pipe.ledger_id for pipe in scene.core.pipes] == [SECOND]
+    scene.see(FIRST, 1)
+    scene.core.on_failed(FIRST, Timeout("late"))
+    assert not scene.core.is_ledger_idle(FIRST)
+    assert scene.core.state is WriterState.OPEN
