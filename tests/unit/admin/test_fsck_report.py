@@ -33,7 +33,16 @@ from dlog.admin.fsck.report import (
         (Where(first_seq=0, next_seq=10), "seqs 0 to 9"),
         (Where(first_seq=7), ""),
         (
-            Where("orders", None, 2, 20, "b", 3, 4, 7, 9),
+            Where(
+                log="orders",
+                segment=2,
+                ledger_id=20,
+                bookie="b",
+                first_entry=3,
+                last_entry=4,
+                first_seq=7,
+                next_seq=9,
+            ),
             "log orders, segment 2, ledger 20, bookie b, entries 3 to 4, seqs 7 to 8",
         ),
     ],
