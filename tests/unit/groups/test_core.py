@@ -3,6 +3,7 @@ each moment at which something happens is looked at."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -426,6 +427,73 @@ def test_who_leaves_renews_as_long_as_a_shard_is_being_given_up() -> None:
     del desk.answers[asks.Release]
     desk.run(64.0)
     assert len(desk.of(asks.WorkerEnded)) == 1
+
+
+def test_while_the_last_word_is_on_its_way_nothing_else_is_said() -> None:
+    """A renewal, or a look at our own node, would say that we are dead."""
+    desk = owning()
+    desk.answers[asks.Leave] = NEVER
+    desk.leave()
+    since = len(desk.told)
+    assert isinstance(desk.told[-1][1], asks.Leave)
+    desk.run(100.0)
+    desk.core.hint_worker(ME, desk.now_s)
+    desk.core.member.wanted.add("a")
+    desk.core.hint_group(desk.now_s)
+    desk.pump()
+    assert {type(what) for _, what in desk.told[since:]} <= {asks.LookAtWorker}
+    assert desk.core.wakes_at_s(desk.now_s) == math.inf
+    desk.core.answered(asks.LookAtWorker(ME), None, None, desk.now_s)
+    (leave,) = desk.of(asks.Leave)
+    desk.core.answered(leave, None, None, desk.now_s)
+    desk.pump()
+    (ended,) = desk.of(asks.WorkerEnded)
+    assert not ended.is_lost, "it is no loss that we left"
+
+
+def test_who_leaves_takes_nothing_of_a_plan_that_was_on_its_way() -> None:
+    desk = Desk()
+    reads: list[asks.ReadGroup] = []
+
+    def later(ask: asks.ReadGroup) -> object:
+        reads.append(ask)
+        return NEVER
+
+    desk.answers[asks.ReadGroup] = later
+    desk.run(5.0)
+    desk.core.ask_leave(desk.now_s)
+    desk.core.answered(reads[0], desk._usual(reads[0]), None, desk.now_s)
+    desk.pump()
+    desk.run(30.0)
+    assert desk.of(asks.Take) == []
+    assert len(desk.of(asks.WorkerEnded)) == 1
+
+
+# --- weights
+
+
+def test_one_worker_weighs_and_writes_down_what_moves_something() -> None:
+    """Not the noise, not what it could not measure, and not while it leaves."""
+    desk = Desk("abcd", {BOB: "cd"}, weigh_s=100.0)
+    desk.run(90.0)
+    assert sorted(desk.core.consumers) == ["a", "b"]
+    assert desk.of(asks.Weigh) == [], "the first of the workers does"
+    del desk.others[BOB]
+    desk.others[WorkerId("zoe", "9" * 32)] = "cd"
+    desk.answers[asks.Weigh] = {"a": 100, "b": 100, "c": 101, "d": 99}
+    desk.run(450.0)
+    weighed = desk.times(asks.Weigh)
+    assert len(weighed) >= 2
+    assert {later - at_s for at_s, later in itertools.pairwise(weighed)} == {100.0}
+    assert desk.of(asks.WriteWeights) == []
+    desk.answers[asks.Weigh] = AWAY
+    desk.run(weighed[-1] + 101.0)
+    assert desk.of(asks.WriteWeights) == []
+    assert desk.times(asks.Weigh)[-1] == weighed[-1] + 100.0
+    desk.answers[asks.Weigh] = {"a": 900, "b": 700, "c": 1, "d": 1}
+    desk.run(weighed[-1] + 201.0)
+    (written,) = desk.of(asks.WriteWeights)
+    assert written.weights == {"a": 225, "b": 175, "c": 10, "d": 10}
 
 
 # --- looking

@@ -289,6 +289,30 @@ async def test_who_was_buried_hears_it_by_each_way(make_wire: Any) -> None:
     await wire.run(presence.leave(wire.places, ME))
 
 
+async def test_who_is_dead_is_asked_behind_all_that_was_written(make_wire: Any) -> None:
+    """A server that is behind still has, or does not have yet, the node of a worker: what is
+    decided by that asks for a fresh look."""
+    wire = await make_wire()
+    store, held = await _held(wire, "nodes")
+    await wire.run(store.announce("a", BOB))
+    perform, reads = wire.driver.perform, []
+
+    async def noted(effect: Effect) -> Any:
+        if isinstance(effect, ReadNode):
+            reads.append((effect.path, effect.fresh))
+        return await perform(effect)
+
+    wire.driver.perform = noted  # type: ignore[method-assign]
+    with pytest.raises(Conflict):
+        await wire.run(store.claim("a", BOB))
+    await wire.run(presence.bury(wire.places, ME, 0))
+    taken = await wire.run(store.claim("a", BOB))
+    assert (taken.lease.consumer, taken.lease.epoch) == (BOB, 2)
+    with pytest.raises(LeaseLost):
+        await wire.run(store.save(held, ME, at(9)))
+    assert [fresh for path, fresh in reads if path == wire.places.worker(ME)] == [True] * 3
+
+
 @pytest.mark.parametrize("kind", ["nodes", "logs"])
 async def test_a_finished_shard_is_put_nowhere_and_taken_by_nobody(
     make_wire: Any, kind: str
