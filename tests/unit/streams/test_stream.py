@@ -303,6 +303,20 @@ async def test_the_latest_of_some_shards_is_theirs(scene: Scene) -> None:
             assert sorted(got) == [0, 1, 4]
 
 
+async def test_the_latest_is_not_what_ended_before_shards_that_nobody_wrote_yet(
+    scene: Scene,
+) -> None:
+    """The logs of the new shards are not even made."""
+    async with scene.stream.open_writer() as writer:
+        await scene.send(writer, s2=2)
+    await scene.stream.split(2)  # into 3 and 4
+    async with scene.stream.open_reader(start="latest", follow=True) as reader:
+        async with scene.stream.open_writer() as writer:
+            await scene.send(writer, s3=1)
+        got = await reader.read(10)
+        assert [(each.shard, each.message.seq) for each in got] == [(3, 0)]
+
+
 async def test_a_bounded_reading_ends_where_each_shard_ended_when_it_began(scene: Scene) -> None:
     """What is written meanwhile is not read, nor what follows a shard that went on."""
     async with scene.stream.open_writer() as writer:
