@@ -145,6 +145,13 @@ def test_what_are_no_weights_is_refused(wrong: dict[str, Any]) -> None:
         weights_from(raw, where="x")
 
 
+def test_weights_at_their_bounds_are_taken() -> None:
+    raw = dump({"format": 1, "weights": {"0": 1, "9" * 18: WEIGHT_MAX}})
+    assert weights_from(raw, where="x") == {0: 1, int("9" * 18): WEIGHT_MAX}
+    with pytest.raises(FormatError):
+        weights_from(raw.replace(b"9" * 18, b"9" * 19), where="x")
+
+
 def test_weights_of_half_a_megabyte_are_refused() -> None:
     with pytest.raises(FormatError, match="more than weights"):
         weights_from(b" " * (1 << 19), where="x")

@@ -3,6 +3,7 @@ touches, and what it looks at. And every move of the ledger that is ready."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,18 +12,28 @@ import pytest
 from dlog.effects import (
     BirthLedger,
     CreateLedger,
+    CreateNode,
     DeleteLedger,
     Effect,
     LetGo,
     Pause,
     Procedure,
     ReadNode,
+    ReplaceNode,
     WaitNode,
 )
-from dlog.errors import Broken, DlogError, Fenced, NotFound, Unavailable
+from dlog.errors import (
+    AlreadyExists,
+    Broken,
+    Conflict,
+    DlogError,
+    Fenced,
+    NotFound,
+    Unavailable,
+)
 from dlog.meta.layout import Layout
 from dlog.meta.listed import WriterMark
-from dlog.meta.log_meta import LogMeta
+from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.store import Versioned
 from dlog.options import LogOptions
 from dlog.standby.core import LOOK_MS, Post, StandbyCore
@@ -148,7 +159,104 @@ def test_other_moves_are_refused(
         move(held(state))
 
 
+# --- the beginning
+
+
+def beginning() -> StandbyCore:
+    return StandbyCore(Post("log", Layout(), "token", lambda: 7, Even()))
+
+
+GONE = NotFound("no node")
+FRESH = LogMeta("new", LogOptions())
+DELETED = dataclasses.replace(META, state=LogState.DELETED)
+
+
+def test_a_log_that_is_not_there_is_made_only_where_that_is_wanted() -> None:
+    with pytest.raises(NotFound, match="no log 'log'"):
+        play(beginning().begin(None, "new"), [GONE])
+    core = beginning()
+    _, asked = play(core.begin(LogOptions(), "new"), [GONE, GONE, 0, node(FRESH, 1), 4])
+    assert kinds(asked) == [
+        *(ReadNode, ReadNode, CreateNode, Pause, ReadNode),
+        *(CreateLedger, BirthLedger),
+    ]
+    (made,) = [each for each in asked if isinstance(each, CreateNode)]
+    assert (made.path, LogMeta.from_bytes(made.value, where="x")) == (Layout().log("log"), FRESH)
+    assert core.is_ready
+
+
+def test_a_log_that_was_deleted_is_born_again() -> None:
+    """At the version that was read, with all that its ids were counted up to."""
+    core = beginning()
+    answers = [node(DELETED, 6), node(DELETED, 6), 7, node(FRESH, 7), 4]
+    _, asked = play(core.begin(LogOptions(), "new"), answers)
+    (reborn,) = [each for each in asked if isinstance(each, ReplaceNode)]
+    assert reborn.version == 6
+    assert LogMeta.from_bytes(reborn.value, where="x") == DELETED.reborn("new", LogOptions())
+
+
+@pytest.mark.parametrize("refusal", [AlreadyExists("one"), Conflict("changed"), GONE])
+def test_a_log_that_somebody_else_makes_meanwhile_is_taken_as_it_is(refusal: DlogError) -> None:
+    core = beginning()
+    play(core.begin(LogOptions(), "new"), [GONE, GONE, refusal, node(META, 1), 4])
+    assert core.meta == META
+
+
+def test_a_log_that_others_make_and_remove_all_the_time_is_given_up() -> None:
+    core = beginning()
+    with pytest.raises(NotFound):
+        play(core.begin(LogOptions(), "new"), [GONE, GONE, AlreadyExists("one")] * 10 + [GONE])
+
+
 # --- standing by
+
+
+def test_it_stands_by_until_it_is_told_to_stop_or_the_log_is_gone() -> None:
+    core = standing()
+    answers = [True, node(ROTATED, 2), 9, True, node(ROTATED, 2), False, node(META, 1), True, GONE]
+    procedure = core.stand_by()
+    with pytest.raises(NotFound):
+        play(procedure, answers)
+    assert core.ready.ledger_id == 9
+
+
+def test_it_stands_by_while_metadata_is_away() -> None:
+    """And waits longer from try to try, until a look is through."""
+    core, away = standing(), Unavailable("metadata is away")
+    waits: list[float] = []
+    procedure = core.stand_by()
+    answers = iter([away, away, away, True, node(META, 1), away, GONE])
+    effect, answer = next(procedure), None
+    with pytest.raises(NotFound):  # noqa: PT012 - a conversation
+        while True:
+            if isinstance(effect, Pause):
+                waits.append(effect.seconds)
+                answer = None
+            else:
+                answer = next(answers)
+            is_error = isinstance(answer, DlogError)
+            effect = procedure.throw(answer) if is_error else procedure.send(answer)
+            if isinstance(answer, NotFound):
+                break
+    assert len(waits) == 4
+    assert waits[0] < waits[1] < waits[2]
+    assert waits[3] == waits[0], "begun anew behind a look that was through"
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_who_is_told_to_stop_makes_nothing_more(steps: int) -> None:
+    """Before the wait, during it, and during the look."""
+    core = standing()
+    procedure = core.stand_by()
+    asked: list[Effect] = []
+    answers: list[Any] = [True, node(ROTATED, 2)]
+    with pytest.raises(StopIteration):  # noqa: PT012 - a conversation
+        for number in range(3):
+            core.stopped = number == steps
+            answer = None if number == 0 else answers[number - 1]
+            asked.append(procedure.send(answer))
+    assert kinds(asked) == [WaitNode, ReadNode][:steps]
+    assert core.ready.ledger_id == MINE
 
 
 def test_what_fell_below_the_floor_is_deleted_and_replaced() -> None:

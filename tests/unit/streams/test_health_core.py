@@ -477,6 +477,10 @@ def test_what_is_sent_is_looked_at_in_an_interval_unless_a_look_comes_before(
     assert core.on_sent("a", at_s) is is_earlier
     assert core.next_s() == (at_s + INTERVAL_S if is_earlier else 60.0)
     assert not core.on_sent("a", at_s + 0.01)
+    if not is_earlier:
+        asks = [Ping("a", 2)] if at_s == 50.0 else []
+        assert core.pulse(60.0) == asks, "what was sent has an interval to be answered"
+        assert core.next_s() == (70.0 if asks else at_s + INTERVAL_S)
 
 
 # --- the rest
