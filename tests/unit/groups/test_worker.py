@@ -393,6 +393,8 @@ def test_lh_54_55_56_states_have_an_order() -> None:
     consumer.completed()
     assert consumer.state is ShardState.STOP_COMPLETED
     assert consumer.reason is StopReason.CLOSING
+    with pytest.raises(Broken):
+        consumer.completed()
 
 
 def test_lh_48_58_it_begins_at_the_checkpoint_of_its_lease() -> None:
