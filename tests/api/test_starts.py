@@ -45,6 +45,7 @@ async def test_latest_is_behind_everything(api: Api, ids: list[dlog.MessageId]) 
 
 
 async def test_an_id_starts_at_that_message(api: Api, ids: list[dlog.MessageId]) -> None:
+    """DL-06: the message with that id is the first one delivered."""
     for seq in (0, 2, 4, 5, 9, 10, 17, COUNT - 1):
         assert await api.values(start=ids[seq]) == from_seq(seq), seq
 

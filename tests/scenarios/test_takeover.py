@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from dlog.errors import Conflict, Corrupt, Fenced, Timeout
@@ -74,6 +76,50 @@ def test_both_of_the_last_two_segments_are_fenced_and_recovered() -> None:
     assert second.fenced
     assert first.closed is not None
     assert second.closed is not None
+
+
+def test_dl_29_a_takeover_takes_the_same_steps_whether_the_old_writer_was_rotating_or_not() -> None:
+    def steps(*, rotating: bool) -> set[str]:
+        stage = Stage(ledger_store_ms=5.0)
+        old = stage.opened("old")
+        old.submit(1)
+        if rotating:
+            old.ask_rotation()
+            stage.until(lambda: len(stage.log.unsealed) == 2)
+        old.crash()
+        before = Counter(stage.world.points)
+        stage.opened("new")
+        return {each for each in stage.world.points - before if each.startswith("takeover.")}
+
+    assert steps(rotating=True) == steps(rotating=False)
+    assert {"takeover.claimed", "takeover.recovered", "takeover.committed"} < steps(rotating=False)
+
+
+def test_a_ledger_listed_between_the_look_and_the_claim_is_recovered_as_well() -> None:
+    """DL flaw 3: the claim is a compare-and-set, and what it was made on counts, not what was read
+    before."""
+    stage = Stage()
+    old = stage.opened("old")
+    old.submit(1)
+    stage.go_on()
+    new = stage.writer("new")
+    stage.until(lambda: stage.world.points["takeover.read"] == 2)
+    new.freeze()
+    old.ask_rotation()
+    stage.until(lambda: len(stage.log.segments) == 2)
+    old.submit(1)
+    stage.go_on()
+    old.freeze()
+    new.thaw()
+    stage.until(lambda: new.handle is not None)
+    assert all(stage.ledger(each).fenced for each in stage.log.segments[:2])
+    old.thaw()
+    old.submit(1)
+    stage.go_on()
+    assert stage.outcomes(old) == ["acked", "acked", "unknown"]
+    new.close()
+    stage.go_on()
+    assert stage.read() == [b"old.0", b"old.1"]
 
 
 def test_nothing_is_decided_before_all_are_closed() -> None:

@@ -21,7 +21,7 @@ except ImportError:  # the table of folders comes with the tiers themselves
 
 SUITES = "dlog/testing/conformance/"
 IN_MAKE_TEST = ("check", "test")
-NAMED = re.compile(r"`?(?P<where>[\w./]+\.py)::(?P<name>\w+)(?:\[(?P<param>[^\]`]+)\])?`?")
+NAMED = re.compile(r"`(?P<where>[\w./]+\.py)::(?P<name>\w+)(?:\[(?P<parameters>[^\]`]+)\])?`")
 _NEVER_RUN = {"skip", "xfail"}
 _CHECKS = {"check", "behaviour"}  # decorators that put a function into its suite
 
@@ -127,20 +127,22 @@ def _tier(marks: list[ast.expr]) -> str | None:
     return str(said[-1]) if said else None
 
 
+def _holders() -> Iterator[Source]:
+    """Every file that may hold proofs: of tests, and of the conformance suites."""
+    for source in (*sources("tests"), *sources("integration"), *sources(SUITES)):
+        if source.path.name.startswith("test_") or source.where.startswith(SUITES):
+            yield source
+
+
 @functools.cache
-def everywhere() -> dict[str, Proof]:
-    """Every test of `tests/` and `integration/` and every check of the suites, by its full name."""
-    found = [*sources("tests"), *sources("integration"), *sources(SUITES)]
-    tests = (each for source in found if _may_hold_proofs(source) for each in proofs_of(source))
-    return {proof.full_name: proof for proof in tests}
+def of_file(where: str) -> tuple[Proof, ...]:
+    return tuple(each for found in _holders() if found.where == where for each in proofs_of(found))
 
 
-def _may_hold_proofs(source: Source) -> bool:
-    return source.path.name.startswith("test_") or source.where.startswith(SUITES)
-
-
-def of_file(where: str) -> list[Proof]:
-    return [proof for proof in everywhere().values() if proof.where == where]
+def in_files_with(pattern: re.Pattern[str]) -> list[Proof]:
+    """All proofs of the files in whose text this is found; no other file is parsed."""
+    found = (source for source in _holders() if pattern.search(source.text))
+    return [proof for source in found for proof in of_file(source.where)]
 
 
 @functools.cache
@@ -149,5 +151,39 @@ def helpers(where: str) -> frozenset[str]:
     path = ROOT / where
     if not path.is_file():
         return frozenset()
-    nodes = ast.walk(Source(path, path.read_text(encoding="utf-8")).tree)
+    nodes = Source(path, path.read_text(encoding="utf-8")).nodes
     return frozenset(node.name for node in nodes if isinstance(node, Function))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A proof as a page names it: `where::name`, or `where::name[parameters]`."""
+
+    where: str
+    name: str
+    parameters: str
+
+    def __str__(self) -> str:
+        return f"{self.where}::{self.name}" + (f"[{self.parameters}]" if self.parameters else "")
+
+    @property
+    def proof(self) -> Proof | None:
+        return next((each for each in of_file(self.where) if each.name == self.name), None)
+
+    @property
+    def is_there(self) -> bool:
+        """A checker that tests call is there, and proves nothing by itself."""
+        proof = self.proof
+        if proof is None:
+            return not self.where.startswith(("tests/", "integration/", SUITES)) and (
+                self.name in helpers(self.where)
+            )
+        return not self.parameters or (proof.parametrized and self._spells_its_parameters())
+
+    def _spells_its_parameters(self) -> bool:
+        text = (ROOT / self.where).read_text(encoding="utf-8")
+        return all(part in text for part in self.parameters.split("-"))
+
+
+def named_in(text: str) -> list[Named]:
+    return [Named(m["where"], m["name"], m["parameters"] or "") for m in NAMED.finditer(text)]

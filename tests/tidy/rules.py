@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.tidy.proofs import Proof, everywhere
+from tests.tidy.proofs import Proof, in_files_with
 from tests.tidy.source import ROOT
 
 PAGE = ROOT / "docs" / "RULES.md"
@@ -26,6 +26,7 @@ _ROW = re.compile(r"^\| (?P<rule>(?:DL|LH|CL)[^|]*?) \| (?P<words>[^|]+?) \|(?P<
 _ADR = re.compile(r"\[ADR \d+\]\(adr/(\d{4}-[\w-]+\.md)(?:#[\w-]+)?\)")
 _RULE = re.compile(r"\b(DL|LH|CL)-(\d+[a-z]?)(?:(?:\.\.| to )(?:\1-)?(\d+[a-z]?)\b)?")
 _FLAW = re.compile(r"\b(DL|LH|CL) flaws? (\d+(?:(?:, | and )\d+(?![\w-]))*)")
+_NAMED = re.compile(r"\b(?:DL|LH|CL)[- ]|(?:_|\b)(?:dl|lh|cl)(?:_|\d)|(?:_|\b)flaws?_\d")
 _PROMISE = re.compile(r"\bI(\d{1,2}[abc]?)\b(?: to I(\d{1,2})\b)?")
 
 
@@ -47,11 +48,12 @@ def rules_in_text(text: str) -> Iterator[str]:
     """Every rule that a docstring names, ranges written out."""
     text = " ".join(text.split())
     for design, first, last in _RULE.findall(text):
-        ends = [*_with_letters(f"{design}-{first}"), *_with_letters(f"{design}-{last or first}")]
-        if last and set(ends) <= set(ALL):
-            yield from ALL[ALL.index(ends[0]) : ALL.index(ends[-1]) + 1]
+        begin = _with_letters(f"{design}-{first}")
+        end = _with_letters(f"{design}-{last}") if last else []
+        if end and begin[0] in ALL and end[-1] in ALL:
+            yield from ALL[ALL.index(begin[0]) : ALL.index(end[-1]) + 1]
         else:
-            yield from ends
+            yield from begin + end
     for design, numbers in _FLAW.findall(text):
         yield from (f"{design} flaw {number}" for number in re.findall(r"\d+", numbers))
 
@@ -77,6 +79,11 @@ def rules_in_name(name: str) -> Iterator[str]:
 
 def rules_of(proof: Proof) -> set[str]:
     return {*rules_in_name(proof.name), *rules_in_text(proof.docstring)}
+
+
+def that_name_rules() -> list[Proof]:
+    """The tests of every file in which a rule may be named."""
+    return in_files_with(_NAMED)
 
 
 def promises_in_text(text: str) -> Iterator[str]:
@@ -156,7 +163,7 @@ def faults(text: str, proofs: Iterable[Proof]) -> list[str]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tidy.rules", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the tests of each rule")
-    proofs = everywhere().values()
+    proofs = that_name_rules()
     if parser.parse_args(arguments).write:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), proofs), encoding="utf-8")
     for fault in (found := faults(PAGE.read_text(encoding="utf-8"), proofs)):

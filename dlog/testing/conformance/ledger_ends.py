@@ -202,6 +202,7 @@ async def recovery_makes_unpublished_entries_readable(make: Make) -> None:
 
 @behaviour
 async def ids_only_grow_also_after_deletions(make: Make) -> None:
+    """DL-01, DL-02, DL-13: no id is given twice."""
     store, other = await make(), await make()
     seen: list[int] = []
     for number in range(6):

@@ -38,6 +38,8 @@ def test_lh_23_26_a_worker_registers_renews_and_takes_what_nobody_has() -> None:
     assert kinds[:3] == [asks.Register, asks.Renew, asks.ReadGroup]
     assert group.owners() == {"s0": "w0", "s1": "w0", "s2": "w0"}
     assert all(lease.epoch == 1 for lease in group.oracle.leases.values())
+    started = [what.shard for _, what in group.told if isinstance(what, asks.StartShard)]
+    assert sorted(started) == ["s0", "s1", "s2"]
 
 
 def test_lh_20_24_25_flaw_2_who_has_nothing_is_seen_and_the_dead_do_not_count() -> None:
@@ -95,6 +97,7 @@ def test_p36_a_group_without_watches_comes_to_the_same() -> None:
 
 
 def test_lh_09_a_shard_that_is_added_is_taken() -> None:
+    """LH-21: the stream lists it, and nothing else says that it is there."""
     group = CalmGroup(shards=1)
     group.start()
     group.run(30)
@@ -390,6 +393,8 @@ def test_lh_54_55_56_states_have_an_order() -> None:
     consumer.completed()
     assert consumer.state is ShardState.STOP_COMPLETED
     assert consumer.reason is StopReason.CLOSING
+    with pytest.raises(Broken):
+        consumer.completed()
 
 
 def test_lh_48_58_it_begins_at_the_checkpoint_of_its_lease() -> None:

@@ -80,6 +80,21 @@ async def test_what_a_writer_and_a_reader_tell() -> None:
     assert heard.levels == {}
 
 
+async def test_dl_25_appends_need_no_call_of_the_metadata_store() -> None:
+    """One run and twenty, in more than fifty entries, cost the calls of opening and closing."""
+    calls = []
+    for log, runs in (("few", 1), ("many", 20)):
+        heard = Heard()
+        async with dlog.aio.connect(f"memory:steady-{log}", metrics=heard) as client:
+            async with client.open_writer(log, entry_bytes=8192) as writer:
+                for _ in range(runs):
+                    await writer.append_many([b"." * 10] * 1_000)
+        calls.append(heard.counts["dlog.meta.calls"])
+        entries = heard.counts["dlog.writer.entries"]
+    assert entries > 50
+    assert calls[0] == calls[1] > 0
+
+
 async def test_handles_may_have_metrics_of_their_own() -> None:
     of_client, of_writer = Heard(), Heard()
     async with (

@@ -198,11 +198,15 @@ def test_cl06_isolation_and_recovery_happen_by_themselves() -> None:
 # --- what the design got wrong
 
 
-def test_flaw_the_failure_count_is_reset_by_a_good_pong() -> None:
-    """CL flaw 1: single losses, however many, with an answer between them."""
-    world = Watched(["a"], HealthOptions(idle_s=INTERVAL_S, quick_pings=1, isolated_part_max=1.0))
-    every_second_one = itertools.cycle([True, False])
-    world.loses = lambda: next(every_second_one)
+@pytest.mark.parametrize(("checks", "lost"), [(2, [True, False]), (3, [True, True, False])])
+def test_flaw_the_failure_count_is_reset_by_a_good_pong(checks: int, lost: list[bool]) -> None:
+    """CL flaw 1: fewer losses in a row than isolate, however often, with an answer between them."""
+    options = HealthOptions(
+        idle_s=INTERVAL_S, quick_pings=1, checks_max=checks, isolated_part_max=1.0
+    )
+    world = Watched(["a"], options)
+    pattern = itertools.cycle(lost)
+    world.loses = lambda: next(pattern)
     world.run(100 * INTERVAL_S)
     assert world.pings["a"] > 50
     assert world.isolations == []

@@ -193,7 +193,7 @@ def test_a_rebuilt_batch_fits_or_is_broken() -> None:
 
 
 def test_a_message_is_released_once_it_is_visible() -> None:
-    """DL-03a."""
+    """DL-03a, DL flaw 1: confirmed is not enough, since no reader sees it yet."""
     scene = Scene()
     scene.push(b"a")
     scene.core.on_confirmed(FIRST, 2)
