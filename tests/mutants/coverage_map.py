@@ -76,7 +76,7 @@ def to_lines(bits: bytes) -> set[int]:
 class CoverageMap:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, timeout=60)
+        self._db = sqlite3.connect(path, timeout=60, check_same_thread=False)
         self._db.executescript(_TABLES)
         self._span = functools.lru_cache(100_000)(self._new_span)
 

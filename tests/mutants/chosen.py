@@ -1,0 +1,70 @@
+"""A pytest plugin that runs the tests of a list in the order of that list, each within a limit of
+its own, and writes down what it does, so that whoever ends the process knows where it stood."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+
+class Chosen:
+    """`limits`: the seconds of each test, by its name, or by its file for all tests of it; none
+    of `without` is run."""
+
+    def __init__(self, limits: dict[str, float], without: set[str], told: Path) -> None:
+        self._limits = limits
+        self._without = without
+        self._told = told
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        yield  # fixtures order the tests, too: theirs is not wanted
+        places = {name: place for place, name in enumerate(self._limits)}
+        chosen: list[tuple[int, pytest.Item]] = []
+        for item in items:
+            key = item.nodeid if item.nodeid in places else item.nodeid.partition("::")[0]
+            if key in places and item.nodeid not in self._without:
+                item.add_marker(pytest.mark.timeout(self._limits[key]), append=False)
+                chosen.append((places[key], item))
+        chosen.sort(key=lambda pair: pair[0])
+        items[:] = [item for _, item in chosen]
+        self._tell("chosen", str(len(items)))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._tell("broken", report.nodeid)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._tell("begun", item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._tell("failed", report.nodeid)
+        elif report.when == "teardown":
+            self._tell("ended", report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._tell("done", "")
+
+    def _tell(self, what: str, name: str) -> None:
+        with self._told.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([what, name, time.monotonic()]) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
+    hypothesis.settings.load_profile("mutants")
+    asked = json.loads(Path(os.environ["MUTANTS_CHOSEN"]).read_text(encoding="utf-8"))
+    told = Path(os.environ["MUTANTS_TOLD"])
+    plugin = Chosen(asked["limits"], set(asked["without"]), told)
+    config.pluginmanager.register(plugin, "mutants-chosen")
