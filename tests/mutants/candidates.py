@@ -154,11 +154,8 @@ def _defined(node: ast.stmt) -> tuple[str, ...]:
         targets = node.targets
     elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
         targets = [node.target]
-    return tuple(each.id for target in targets for each in ast.walk(target) if _is_name(each))
-
-
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
+    every = (each for target in targets for each in ast.walk(target))
+    return tuple(each.id for each in every if isinstance(each, ast.Name))
 
 
 def _span(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Span:

@@ -3,6 +3,7 @@ its own, and writes down what it does, so that whoever ends the process knows wh
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -36,27 +37,27 @@ class Chosen:
                 chosen.append((places[key], item))
         chosen.sort(key=lambda pair: pair[0])
         items[:] = [item for _, item in chosen]
-        self._tell("chosen", str(len(items)))
+        self.tell("chosen", str(len(items)))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._tell("broken", report.nodeid)
+            self.tell("broken", report.nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._tell("begun", item.nodeid)
+        self.tell("begun", item.nodeid)
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._tell("failed", report.nodeid)
+            self.tell("failed", report.nodeid)
         elif report.when == "teardown":
-            self._tell("ended", report.nodeid)
+            self.tell("ended", report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        self._tell("done", "")
+        self.tell("done", "")
 
-    def _tell(self, what: str, name: str) -> None:
+    def tell(self, what: str, name: str) -> None:
         with self._told.open("a", encoding="utf-8") as file:
             file.write(json.dumps([what, name, time.monotonic()]) + "\n")
 
@@ -68,3 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     told = Path(os.environ["MUTANTS_TOLD"])
     plugin = Chosen(asked["limits"], set(asked["without"]), told)
     config.pluginmanager.register(plugin, "mutants-chosen")
+    try:
+        for module in asked["modules"]:
+            importlib.import_module(module)
+    except Exception:
+        plugin.tell("unimportable", module)
+        pytest.exit(f"cannot import {module}", returncode=3)

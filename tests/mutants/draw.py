@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tests.mutants.candidates import candidates, compiles
 from tests.mutants.edits import Edit
@@ -28,7 +28,7 @@ class Mutant:
 
     @property
     def room(self) -> str:
-        return self.edit.path.split("/")[1].removesuffix(".py")
+        return PurePosixPath(self.edit.path).with_suffix("").parts[:2][-1]
 
     @property
     def diff(self) -> str:
@@ -55,7 +55,7 @@ def draw(sources: dict[str, str], seed: str, count: int) -> list[Mutant]:
     drawn: list[Mutant] = []
     taken: set[Edit] = set()
     tries = 0
-    while len(drawn) < count and tries < TRIES_MAX * count and sum(weights):
+    while len(drawn) < count and tries < TRIES_MAX * count and any(weights):
         tries += 1
         path = chance.choices(paths, weights)[0]
         if path not in known:

@@ -57,10 +57,10 @@ def compare(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replace
 def off_by_one(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replacement]:
     """`x + 1` becomes `x`, and an integer becomes the next one."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        if _is_int(node.right) and node.right.value == 1:
+        if _whole(node.right) == 1:
             yield text.end(node.left), text.end(node), _closing(text, node)
-    elif _is_int(node):
-        yield text.start(node), text.end(node), str(node.value + 1)
+    elif isinstance(node, ast.Constant) and (value := _whole(node)) is not None:
+        yield text.start(node), text.end(node), str(value + 1)
 
 
 def constant(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replacement]:
@@ -243,8 +243,10 @@ def _closing(text: Text, node: ast.BinOp) -> str:
     return between[: between.rfind(")") + 1]
 
 
-def _is_int(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int
+def _whole(node: ast.AST) -> int | None:
+    """The integer that stands there; True and False are none."""
+    known = isinstance(node, ast.Constant) and type(node.value) is int
+    return int(node.value) if known else None  # type: ignore[attr-defined]
 
 
 def _is_text(node: ast.expr) -> bool:

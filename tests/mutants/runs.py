@@ -60,18 +60,22 @@ def imports(tree: Path, module: str) -> bool:
 
 
 def run(
-    tree: Path, limits: Mapping[str, float], seconds: float, without: Sequence[str] = ()
+    tree: Path,
+    limits: Mapping[str, float],
+    seconds: float,
+    *,
+    modules: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Ran:
     """Run these tests, each within its limit, until one fails or the seconds are over. All times
-    are those of a quiet machine."""
+    are those of a quiet machine. If one of `modules` cannot be imported, that is what failed."""
     slow = slowness()
     limits = {name: slow * limit for name, limit in limits.items()}
     with tempfile.TemporaryDirectory(prefix="dm-", ignore_cleanup_errors=True) as made:
         scratch = Path(made)
         chosen, told = scratch / "chosen.json", scratch / "told"
-        chosen.write_text(
-            json.dumps({"limits": limits, "without": list(without)}), encoding="utf-8"
-        )
+        asked = {"limits": limits, "without": list(without), "modules": list(modules)}
+        chosen.write_text(json.dumps(asked), encoding="utf-8")
         told.touch()
         files = list(dict.fromkeys(name.partition("::")[0] for name in limits))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
@@ -104,7 +108,7 @@ def _told(told: Path, limits: Mapping[str, float], finished: bool, now: float) -
             ran.ended += 1
         elif what == "done":
             complete = True
-        elif what in ("failed", "broken") and ran.failed is None:
+        elif what in ("failed", "broken", "unimportable") and ran.failed is None:
             ran.failed, ran.manner = name, what
     if ran.failed is None and under_way:
         if finished:

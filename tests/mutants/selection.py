@@ -82,7 +82,8 @@ def mirrors(test: MappedTest, path: str) -> bool:
     words = set(module.with_suffix("").parts[1:])
     told = PurePosixPath(test.file)
     stem = told.stem.removeprefix("test_")
-    return stem in words and (module.parent.name in told.parts or stem == module.stem)
+    own = stem == module.stem and stem not in ("core", "__init__")
+    return stem in words and (own or module.parent.name in told.parts)
 
 
 def _cost(test: MappedTest, path: str) -> float:

@@ -88,22 +88,28 @@ def try_one(
 
     edit = mutant.edit
     module = edit.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    with scratch.mutated(edit):
-        imported = imports(scratch.tree, module)
-    if not imported and imports(scratch.tree, module):
-        return verdict(NOTICED, "import")
     if not tests:
-        return verdict(NOT_COVERED)
+        with scratch.mutated(edit):
+            imported = imports(scratch.tree, module)
+        return verdict(NOT_COVERED) if imported else verdict(NOTICED, "import")
     left = {test.name: limit_of(test) for test in tests if test.name not in unsteady.names()}
     passed, spent = 0, 0.0
     while left and spent < seconds:
         since, slow = time.monotonic(), slowness()
         with scratch.mutated(edit):
-            ran = run(scratch.tree, left, seconds - spent, unsteady.names())
+            ran = run(
+                scratch.tree,
+                left,
+                seconds - spent,
+                modules=(module,),
+                without=unsteady.names(),
+            )
         spent += (time.monotonic() - since) / slow
         passed += ran.ended
         if ran.failed is None:
             return verdict(LIVES, ran=passed, late=not ran.finished)
+        if ran.manner == "unimportable":
+            return verdict(NOTICED, "import")
         limit = left.get(ran.failed, LEAST_LIMIT_S + TIMES_AS_LONG)
         if unsteady.passes(scratch.tree, ran.failed, limit):
             told = ran.failed if ran.manner == "failed" else f"{ran.failed} ({ran.manner})"
