@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants import mapping, report
-from tests.mutants.coverage_map import CoverageMap
+from tests.mutants.coverage_map import CoverageMap, MappedTest
 from tests.mutants.draw import Mutant, draw, modules
-from tests.mutants.runs import slowness
+from tests.mutants.runs import Runner, slowness
 from tests.mutants.scratch import Scratch, copy_tree, tracked_files
 from tests.mutants.trials import Unsteady, Verdict, chosen_tests, try_one
 
@@ -87,11 +87,14 @@ def _run(
     unsteady: Unsteady,
     files: Sequence[str],
 ) -> list[Verdict]:
-    """The map is read by one thread; each job has a tree of its own."""
+    """Each job has a tree of its own, and a process that has loaded all tests that are chosen."""
     jobs = min(asked.jobs, len(mutants))
-    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[tuple[Mutant, int, list[MappedTest]]] = queue.SimpleQueue()
+    chosen_files: set[str] = set()
     for mutant in mutants:
-        waiting.put(mutant)
+        covering, tests = chosen_tests(known, mutant, sources, asked.seconds, ROOT, files)
+        waiting.put((mutant, covering, tests))
+        chosen_files |= {test.file for test in tests}
     verdicts: list[Verdict] = []
     lock = threading.Lock()
     made = Path(tempfile.mkdtemp(prefix="dlog-mutants-"))
@@ -101,20 +104,17 @@ def _run(
             shutil.copytree(made / "0", made / str(number), symlinks=True)
 
         def work(number: int) -> None:
-            scratch = Scratch(made / str(number))
+            runner = Runner(Scratch(made / str(number)), sorted(chosen_files))
             while True:
                 try:
-                    mutant = waiting.get_nowait()
+                    mutant, covering, tests = waiting.get_nowait()
                 except queue.Empty:
-                    return
-                with lock:
-                    covering, tests = chosen_tests(
-                        known, mutant, sources, asked.seconds, scratch.tree, files
-                    )
-                told = try_one(scratch, mutant, tests, covering, asked.seconds, unsteady)
+                    break
+                told = try_one(runner, mutant, tests, covering, asked.seconds, unsteady)
                 with lock:
                     verdicts.append(told)
                     print(report.row(told), flush=True)
+            runner.close()
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(jobs)]
         for thread in threads:

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import hypothesis
@@ -18,16 +18,13 @@ class Chosen:
     """`limits`: the seconds of each test, by its name, or by its file for all tests of it; none
     of `without` is run."""
 
-    def __init__(self, limits: dict[str, float], without: set[str], told: Path) -> None:
+    def __init__(self, limits: dict[str, float], without: Iterable[str], told: Path) -> None:
         self._limits = limits
-        self._without = without
+        self._without = set(without)
         self._told = told
+        self.has_failed = False
 
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> Generator[None, None, None]:
-        yield  # fixtures order the tests, too: theirs is not wanted
+    def arranged(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
         places = {name: place for place, name in enumerate(self._limits)}
         chosen: list[tuple[int, pytest.Item]] = []
         for item in items:
@@ -36,8 +33,14 @@ class Chosen:
                 item.add_marker(pytest.mark.timeout(self._limits[key]), append=False)
                 chosen.append((places[key], item))
         chosen.sort(key=lambda pair: pair[0])
-        items[:] = [item for _, item in chosen]
-        self.tell("chosen", str(len(items)))
+        return [item for _, item in chosen]
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        yield  # fixtures order the tests, too: theirs is not wanted
+        items[:] = self.arranged(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -50,6 +53,7 @@ class Chosen:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            self.has_failed = True
             self.tell("failed", report.nodeid)
         elif report.when == "teardown":
             self.tell("ended", report.nodeid)
@@ -62,12 +66,15 @@ class Chosen:
             file.write(json.dumps([what, name, time.monotonic()]) + "\n")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def draw_the_same_examples() -> None:
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
     hypothesis.settings.load_profile("mutants")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    draw_the_same_examples()
     asked = json.loads(Path(os.environ["MUTANTS_CHOSEN"]).read_text(encoding="utf-8"))
-    told = Path(os.environ["MUTANTS_TOLD"])
-    plugin = Chosen(asked["limits"], set(asked["without"]), told)
+    plugin = Chosen(asked["limits"], asked["without"], Path(os.environ["MUTANTS_TOLD"]))
     config.pluginmanager.register(plugin, "mutants-chosen")
     try:
         for module in asked["modules"]:

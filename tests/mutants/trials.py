@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tests.mutants.coverage_map import CoverageMap, MappedTest
 from tests.mutants.draw import Mutant
-from tests.mutants.runs import imports, run, slowness
-from tests.mutants.scratch import Scratch
+from tests.mutants.runs import Runner, slowness
 from tests.mutants.selection import order, select, unmapped
 
 NOTICED, LIVES, NOT_COVERED = "noticed", "lives", "not covered"
@@ -38,11 +37,11 @@ class Unsteady:
         self._passes: dict[str, bool] = {}
         self._lock = threading.Lock()
 
-    def passes(self, tree: Path, name: str, limit: float) -> bool:
+    def passes(self, runner: Runner, name: str, limit: float) -> bool:
         with self._lock:
             known = self._passes.get(name)
         if known is None:
-            ran = run(tree, {name: limit}, 2 * limit + 60)
+            ran = runner.run({name: limit}, 2 * limit + 60)
             known = ran.failed is None and ran.finished
             with self._lock:
                 self._passes[name] = known
@@ -73,7 +72,7 @@ def chosen_tests(
 
 
 def try_one(
-    scratch: Scratch,
+    runner: Runner,
     mutant: Mutant,
     tests: Sequence[MappedTest],
     covering: int,
@@ -86,24 +85,13 @@ def try_one(
         spent = round(time.monotonic() - begun, 1)
         return Verdict(mutant, outcome, by, spent, covering, ran, late)
 
-    edit = mutant.edit
-    module = edit.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     if not tests:
-        with scratch.mutated(edit):
-            imported = imports(scratch.tree, module)
-        return verdict(NOT_COVERED) if imported else verdict(NOTICED, "import")
+        return verdict(NOT_COVERED) if runner.can_import(mutant) else verdict(NOTICED, "import")
     left = {test.name: limit_of(test) for test in tests if test.name not in unsteady.names()}
     passed, spent = 0, 0.0
     while left and spent < seconds:
         since, slow = time.monotonic(), slowness()
-        with scratch.mutated(edit):
-            ran = run(
-                scratch.tree,
-                left,
-                seconds - spent,
-                modules=(module,),
-                without=unsteady.names(),
-            )
+        ran = runner.run(left, seconds - spent, mutant=mutant, without=unsteady.names())
         spent += (time.monotonic() - since) / slow
         passed += ran.ended
         if ran.failed is None:
@@ -111,7 +99,7 @@ def try_one(
         if ran.manner == "unimportable":
             return verdict(NOTICED, "import")
         limit = left.get(ran.failed, LEAST_LIMIT_S + TIMES_AS_LONG)
-        if unsteady.passes(scratch.tree, ran.failed, limit):
+        if unsteady.passes(runner, ran.failed, limit):
             told = ran.failed if ran.manner == "failed" else f"{ran.failed} ({ran.manner})"
             return verdict(NOTICED, told, passed)
         seen = {*ran.begun, ran.failed}
