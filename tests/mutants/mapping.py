@@ -21,10 +21,11 @@ from tests.mutants.coverage_map import CoverageMap, digest
 FOLDERS = (
     "tests/scenarios",
     *(f"tests/unit/{room}" for room in ("writer", "reader", "ledger", "meta", "groups")),
-    *(f"tests/unit/{room}" for room in ("streams", "admin", "wire", "spark", "standby")),
+    *(f"tests/unit/{room}" for room in ("streams", "admin", "spark", "standby")),
+    "tests/api",
+    "tests/unit/wire",
     "tests/conformance",
     "tests/sim",
-    "tests/api",
     "tests/fuzz",
     "tests/unit",
     "tests/chaos",
