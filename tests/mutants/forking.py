@@ -10,9 +10,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -66,12 +68,14 @@ class Forking:
                 break
         chosen.tell("done", "")
 
-    def _changed(self, asked: dict[str, str]) -> bool:
+    def _changed(self, asked: dict[str, Any]) -> bool:
+        """Whether the fork runs the mutant. A module that is not loaded yet will be, from its file,
+        which is the mutant's."""
+        if asked["modules"][0] not in sys.modules:
+            return True
         changed = changed_code(asked["path"], asked["source"], asked["mutated"])
-        if changed is None:
-            return False
         path = str(self._tree / asked["path"])
-        return patch(self._functions.get(path, ()), changed)
+        return changed is not None and patch(self._functions.get(path, ()), changed)
 
     def _answer(self, text: str) -> None:
         os.write(self._answers, f"{text}\n".encode())

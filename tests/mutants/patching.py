@@ -27,7 +27,8 @@ def changed_code(path: str, source: str, mutated: str) -> dict[Key, CodeType] | 
 
 
 def patch(functions: Iterable[FunctionType], changed: dict[Key, CodeType]) -> bool:
-    """False if a function cannot take its new code, which needs other variables around it."""
+    """False if no function takes new code, or one cannot: it needs other variables around it."""
+    patched = 0
     for function in functions:
         code = function.__code__
         new = changed.get((code.co_qualname, code.co_firstlineno))
@@ -36,7 +37,8 @@ def patch(functions: Iterable[FunctionType], changed: dict[Key, CodeType]) -> bo
         if len(new.co_freevars) != len(code.co_freevars):
             return False
         function.__code__ = new
-    return True
+        patched += 1
+    return patched > 0
 
 
 def _pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:

@@ -24,7 +24,7 @@ TRACED_CPU_S = float(os.environ.get("MUTANTS_TRACED_CPU_S", "3"))
 # A test's seconds are its processor time, which a busy machine does not stretch; of a test that
 # waits for others they are at least this part of what the clock said.
 WAITING = 0.2
-PATCHES_CODE = re.compile(r"planted|survivor|becomes_small|story_and_a_planted")
+PATCHES_CODE = re.compile(r"benchmark|planted|survivor|becomes_small|story_and_a_planted")
 
 
 class Tracing:
