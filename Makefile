@@ -2,7 +2,7 @@
 # included): each first makes .venv from the pinned, hashed lock files.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test full tests lint integration servers bench bench-bookkeeper bench-log bench-spark bench-streams docker-test lock clean venv
+.PHONY: help demo check test full tests lint integration servers bench bench-bookkeeper bench-log bench-spark bench-streams docker-test mutants mutants-map lock clean venv
 
 PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
@@ -24,6 +24,8 @@ help:
 	@echo 'make integration   of these, only the ones against real ZooKeeper and bookies'
 	@echo 'make servers fetch ZooKeeper and BookKeeper for these (Java 17 and Maven), and say what is missing'
 	@echo 'make docker-test   build the images of docker/, start them, run the quickstart against them'
+	@echo 'make mutants  plant small bugs at random and show the ones that no test notices'
+	@echo 'make mutants-map   record which test runs which lines, as make mutants wants to know'
 	@echo 'make lint    ruff, ruff format, mypy --strict'
 	@echo 'make bench   the first table of docs/PERFORMANCE.md: logs in files'
 	@echo 'make bench-bookkeeper   the second: ledgers on bookies, beside the Java client'
@@ -73,6 +75,13 @@ docker-test: override PYTEST_ARGS += integration/test_docker.py
 docker-test: TIER = full
 docker-test: tests
 
+# MUTANTS_ARGS='--seed S --count 300 --rooms writer reader --at-least 0.9'; see docs/TESTING.md.
+mutants: venv
+	$(PY) -m tests.mutants $(MUTANTS_ARGS)
+
+mutants-map: venv
+	$(PY) -m tests.mutants map $(MUTANTS_ARGS)
+
 servers: venv
 	$(PY) -m dlog.testing.cluster
 
@@ -99,5 +108,5 @@ lock:
 	uv pip compile pyproject.toml --all-extras --group dev $(LOCKING) -o requirements-dev.lock
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docker/jars docker/wheels
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants build dist docker/jars docker/wheels
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
