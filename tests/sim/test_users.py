@@ -228,7 +228,7 @@ def test_what_is_cut_short_makes_no_real_loop(monkeypatch: pytest.MonkeyPatch) -
 
     async def work() -> None:
         try:
-            await asyncio.sleep(5000)
+            await asyncio.Event().wait()
         finally:
             await asyncio.gather(asyncio.sleep(0))
 

@@ -84,6 +84,7 @@ def test_a_command_that_is_not_there_is_named() -> None:
     ]
 
 
+@pytest.mark.tier("test")  # sessions start clusters and Spark
 @pytest.mark.timeout(SESSION_S + 10)
 @pytest.mark.parametrize("page", with_language("console"), ids=name)
 def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
@@ -104,6 +105,7 @@ def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(RUN_S + 10)
 @pytest.mark.parametrize("page", with_language("python"), ids=name)
 def test_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:

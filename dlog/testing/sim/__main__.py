@@ -258,7 +258,7 @@ def _record(chosen: argparse.Namespace, known: dict[str, Plant]) -> int:
     missing = [name for name in caught if not corpus.is_current(kept.get(name), known[name])]
     silent = 0
     for name in (chosen.names or missing) if chosen.record else ():
-        told = corpus.record(known[name], seconds=chosen.seconds)
+        told = corpus.find_telling(known[name], seconds=chosen.seconds)
         if told is None:
             silent += 1
             kept.pop(name, None)

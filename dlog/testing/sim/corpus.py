@@ -127,7 +127,7 @@ def hunt_from_telling(plant: Plant, *, count: int) -> Hunt:
 # --- recording
 
 
-def record(plant: Plant, *, seconds: float, first: int = 0) -> Telling | None:
+def find_telling(plant: Plant, *, seconds: float, first: int = 0) -> Telling | None:
     """The cheapest of the first few histories that notice the bug, found in about this much
     processor time. None if there is none."""
     seeds: list[int] = []

@@ -17,6 +17,7 @@ def _shape(line: str) -> str:
     return re.sub(r"[ ·]+", " ", re.sub(r"\d+", "N", line)).strip()
 
 
+@pytest.mark.tier("test")  # it reads with Spark
 @pytest.mark.chaos
 def test_the_demo_tells_its_story_and_every_claim_holds(tmp_path: Path) -> None:
     done = subprocess.run(
