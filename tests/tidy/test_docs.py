@@ -156,7 +156,7 @@ def _missing_tests(page: Path, text: str) -> list[str]:
     return [
         f"{name(page)}: no {where}::{test}"
         for where, test in NAMED_TEST.findall(text)
-        if test not in _functions(where)
+        if not (ROOT / where).exists() or f"def {test}(" not in (ROOT / where).read_text()
     ]
 
 
