@@ -10,6 +10,7 @@ import pytest
 from dlog.findings import Rights, State, is_loopback
 from dlog.meta.zookeeper_examine import host_and_port, is_private, rights_of
 from dlog.meta.zookeeper_findings import (
+    SKEW_MS_MAX,
     ClockFacts,
     ServerFacts,
     of_access,
@@ -147,3 +148,18 @@ def acl(scheme: str, who: str, perms: int) -> SimpleNamespace:
 )
 def test_rights(acls: list[tuple[str, str, int]], rights: Rights) -> None:
     assert rights_of([acl(*each) for each in acls]) == rights
+
+
+@pytest.mark.parametrize("side", [1, -1], ids=["ahead", "behind"])
+@pytest.mark.parametrize(
+    ("beyond_ms", "state"), [(-1, State.FINE), (0, State.FINE), (1, State.WARNING)]
+)
+def test_a_clock_that_is_off_for_certain_is_a_warning(
+    side: int, beyond_ms: int, state: State
+) -> None:
+    """By more than what is not known of it."""
+    clock = ClockFacts(ahead_ms=side * (SKEW_MS_MAX + 40 + beyond_ms), doubt_ms=40, write_ms=2.5)
+    found = {f.check: f for f in of_clock(clock)}
+    assert found["clock"].state is state
+    assert ("ahead of" in found["clock"].told) == (side > 0)
+    assert found["zookeeper write"].told == "2.5 ms"

@@ -383,3 +383,17 @@ def test_the_last_numbers_of_seqs_and_producers(count: int) -> None:
             entry_of([b"v"] * count, first_seq=first_seq, producer=(0, number))
     with pytest.raises(ConfigError):
         entry_of([b"v"] * count, first_seq=last + 1)
+
+
+@pytest.mark.parametrize("stamps", [[10, 10, 12, 30], [10, 10, 10, 10]], ids=["column", "one time"])
+def test_older_messages_count_as_written_at_the_time_before_which_there_is_nothing(
+    stamps: list[int],
+) -> None:
+    raw = entry_of([b"a"] * 4, timestamps_us=stamps)
+    for bound in range(8, 33):
+        entry = decode(raw, where="here")
+        entry.not_before(bound)
+        wanted = [max(at, bound) for at in stamps]
+        assert entry.timestamps_us() == wanted
+        assert (entry.base_timestamp_us, entry.last_timestamp_us) == (wanted[0], wanted[-1])
+        assert entry.to_arrow()["timestamp"].cast("int64").to_pylist() == wanted

@@ -137,6 +137,14 @@ def test_the_window_refuses_and_a_release_makes_room() -> None:
     assert scene.batcher.offer(b"x" * 84) is not None
 
 
+@pytest.mark.parametrize("entry_bytes", [100, 200])
+@pytest.mark.parametrize("window_bytes", [1, 99, 100, 101, 200, 250, 300, 301, 1000])
+def test_a_window_takes_as_much_as_it_holds(entry_bytes: int, window_bytes: int) -> None:
+    """And what fills the batch that is open, and the one behind it."""
+    taken_bytes = 100 * Scene(entry_bytes=entry_bytes, window_bytes=window_bytes).fill()
+    assert window_bytes <= taken_bytes < window_bytes + 2 * entry_bytes
+
+
 def test_waiters_come_in_turn_one_at_a_time() -> None:
     scene = Scene()
     scene.fill()
