@@ -13,8 +13,19 @@ from pathlib import Path
 import pytest
 
 from dlog import trace
-from dlog.errors import AuthError, ConfigError, Corrupt, Fenced, ForkedHandle, FormatError, NotFound
+from dlog.errors import (
+    AuthError,
+    ConfigError,
+    Corrupt,
+    Fenced,
+    ForkedHandle,
+    FormatError,
+    NotFound,
+    Outcome,
+    Unavailable,
+)
 from dlog.ledger.embedded import EmbeddedLedgerStore
+from dlog.ledger.embedded.background import in_background
 from dlog.ledger.embedded.words import CONFIRMED, FENCE, PUBLISHED, Words
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
@@ -577,3 +588,26 @@ async def test_a_file_that_cannot_be_opened_is_named_and_may_be_asked_again(
     path.unlink()
     there.rename(path)
     assert await read_all(reader, 2) == numbered(3)
+
+
+async def test_files_of_no_ledger_are_told_with_their_sizes(
+    make: MakeEmbedded, tmp_path: Path
+) -> None:
+    store = make()
+    appender, _ = await filled(store, numbered(2))
+    await appender.close()
+    ledgers = tmp_path / "ledgers"
+    odd = {"0000000778.ledger": 5, "0000000779.words": 64, "notes.ledger": 1, "17": 2, "x.txt": 3}
+    for name, size in odd.items():
+        (ledgers / name).write_bytes(bytes(size))
+    (ledgers / "store.tmp").write_bytes(b"of the store itself")
+    found = {os.path.basename(stray.path): stray.bytes for stray in await make().strays()}
+    assert found == odd
+
+
+async def test_a_step_is_done_at_once_when_the_pool_of_threads_is_closed() -> None:
+    """As at the end of a program."""
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert await in_background(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await in_background(lambda: 1 // 0)
