@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +161,28 @@ async def test_a_removed_log_leaves_no_ledger(file_api: Api, tmp_path: object) -
         await client.admin.remove("log")
     ledgers = Path(file_api.url.removeprefix("file:")) / "ledgers"
     assert [each.name for each in ledgers.iterdir() if each.suffix == ".ledger"] == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["describe", "status", "segments", "holds", "remove", "why", "export_meta", "truncate"],
+)
+async def test_where_nothing_is_kept_nothing_is_made(
+    file_api: Api, call: str, tmp_path: Path
+) -> None:
+    more = {"truncate": {"before": 5}}.get(call, {})
+    async with file_api.connect() as client:
+        with pytest.raises(dlog.NotFound):
+            await getattr(client.admin, call)("log", **more)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("job", ["", "x" * 201, "two\nlines", 7, None])
+async def test_a_job_has_a_name_that_people_can_read(api: Api, job: object) -> None:
+    async with api.connect() as client:
+        await client.admin.create("log")
+        with pytest.raises(dlog.ConfigError, match="job is printable text of 1 to 200"):
+            await client.admin.open_segment("log", job=job)
+        for fits in ("x", "x" * 200):
+            segment = await client.admin.open_segment("log", job=fits)
+            await segment.abort()

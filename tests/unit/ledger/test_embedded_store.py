@@ -13,8 +13,19 @@ from pathlib import Path
 import pytest
 
 from dlog import trace
-from dlog.errors import ConfigError, Corrupt, Fenced, ForkedHandle, FormatError, NotFound
+from dlog.errors import (
+    AuthError,
+    ConfigError,
+    Corrupt,
+    Fenced,
+    ForkedHandle,
+    FormatError,
+    NotFound,
+    Outcome,
+    Unavailable,
+)
 from dlog.ledger.embedded import EmbeddedLedgerStore
+from dlog.ledger.embedded.background import in_background
 from dlog.ledger.embedded.words import CONFIRMED, FENCE, PUBLISHED, Words
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
@@ -515,3 +526,88 @@ async def test_an_unknown_id_makes_no_files(make: MakeEmbedded, tmp_path: Path) 
             await call(12)
     await store.delete(12)
     assert os.listdir(tmp_path / "ledgers") == ["store"]
+
+
+async def test_a_ledger_keeps_the_digest_that_it_was_made_with(make: MakeEmbedded) -> None:
+    """Whatever a log was told, the same is asked for when the ledger is opened or recovered."""
+    store = make()
+    spec = LedgerSpec(5, 4, 3, digest="hmac", custom={"log": b"\x00\xff", "": b""})
+    appender = await store.create(spec)
+    ledger_id = appender.ledger_id
+    appender.abandon()
+    for other in (store, make()):
+        assert (await other.info(ledger_id)).spec == spec
+        for call in (other.open, other.recover):
+            with pytest.raises(AuthError, match="should have the digest crc32c"):
+                await call(ledger_id, digest="crc32c")
+        await (await other.open(ledger_id, digest="hmac")).close()
+    assert (await make().info(ledger_id)).state is LedgerState.OPEN
+    await make().recover(ledger_id, digest="hmac")
+    assert (await make().info(ledger_id)).spec == spec
+
+
+@pytest.mark.parametrize("entry", [0, 3, 4, 8])
+async def test_a_damaged_header_is_named_with_its_entry(
+    make: MakeEmbedded, tmp_path: Path, entry: int
+) -> None:
+    store = make()
+    appender, _ = await filled(store, [bytes([number]) * 64 for number in range(9)])
+    path = tmp_path / "ledgers" / f"{appender.ledger_id:010d}.ledger"
+    raw = bytearray(path.read_bytes())
+    offset = 64 + entry * 128
+    raw[offset + 9] ^= 1
+    path.write_bytes(raw)
+    if entry == 8:  # the newest one, of which only the place is known
+        reader = await store.open(appender.ledger_id)
+        with pytest.raises(Corrupt) as caught:
+            await reader.last_readable()
+        assert (caught.value.entry_id, caught.value.offset) == (-1, offset)
+    await appender.close()
+    reader = await make().open(appender.ledger_id)
+    with pytest.raises(Corrupt) as caught:
+        await reader.read(entry, entry, bytes_max=1)
+    assert (caught.value.entry_id, caught.value.offset) == (entry, offset)
+
+
+@pytest.mark.parametrize("suffix", ["ledger", "words"])
+async def test_a_file_that_cannot_be_opened_is_named_and_may_be_asked_again(
+    make: MakeEmbedded, tmp_path: Path, suffix: str
+) -> None:
+    store = make()
+    appender, _ = await filled(store, numbered(3))
+    await appender.close()
+    path = tmp_path / "ledgers" / f"{appender.ledger_id:010d}.{suffix}"
+    there = path.with_suffix(".away")
+    path.rename(there)
+    path.symlink_to(path)  # a loop, which no user may open
+    reader = await make().open(appender.ledger_id)
+    with pytest.raises(Unavailable, match="ELOOP") as caught:
+        await reader.read(0, 2, bytes_max=1 << 20)
+    assert (caught.value.path, caught.value.ledger_id) == (str(path), appender.ledger_id)
+    assert caught.value.outcome is Outcome.NOT_HAPPENED
+    path.unlink()
+    there.rename(path)
+    assert await read_all(reader, 2) == numbered(3)
+
+
+async def test_files_of_no_ledger_are_told_with_their_sizes(
+    make: MakeEmbedded, tmp_path: Path
+) -> None:
+    store = make()
+    appender, _ = await filled(store, numbered(2))
+    await appender.close()
+    ledgers = tmp_path / "ledgers"
+    odd = {"0000000778.ledger": 5, "0000000779.words": 64, "notes.ledger": 1, "17": 2, "x.txt": 3}
+    for name, size in odd.items():
+        (ledgers / name).write_bytes(bytes(size))
+    (ledgers / "store.tmp").write_bytes(b"of the store itself")
+    found = {os.path.basename(stray.path): stray.bytes for stray in await make().strays()}
+    assert found == odd
+
+
+async def test_a_step_is_done_at_once_when_the_pool_of_threads_is_closed() -> None:
+    """As at the end of a program."""
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert await in_background(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await in_background(lambda: 1 // 0)

@@ -9,8 +9,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 import dlog
 from dlog.errors import ConfigError
+from dlog.limits import MIB
 from dlog.spark.columns import (
-    BATCH_BYTES,
     BATCH_ROWS,
     TINY_MESSAGES,
     ArrowBatches,
@@ -106,10 +106,10 @@ class Sized:
     ("entries", "rows"),
     [
         ([], []),
-        ([(10, BATCH_BYTES - 1), (10, 1), (10, 5)], [20, 10]),
-        ([(10, BATCH_BYTES)], [10]),
-        ([(10, BATCH_BYTES - 1)], [10]),
-        ([(100, BATCH_BYTES), (100, BATCH_BYTES - 1), (5, 1)], [100, 105]),
+        ([(10, MIB - 1), (10, 1), (10, 5)], [20, 10]),
+        ([(10, MIB)], [10]),
+        ([(10, MIB - 1)], [10]),
+        ([(100, MIB), (100, MIB - 1), (5, 1)], [100, 105]),
         ([(BATCH_ROWS - 1, 1), (1, 1), (7, 1)], [BATCH_ROWS, 7]),
         ([(BATCH_ROWS, 1), (1, 1)], [BATCH_ROWS, 1]),
         ([(2, 1)] * 9, [18]),

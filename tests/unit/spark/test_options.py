@@ -211,6 +211,12 @@ def test_what_is_no_whole_number_is_refused(text: str) -> None:
         source_options({**URL, "path": "a", "maxRecordsPerPartition": text}, "batch")
 
 
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "minPartitions"])
+def test_nothing_is_asked_for_in_parts_of_none(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is a whole number from 1"):
+        source_options({**URL, "path": "a", name: "0"}, "stream")
+
+
 def test_the_least_number_is_taken() -> None:
     given = {**URL, "path": "a", "maxRecordsPerPartition": "1", "minPartitions": "1"}
     assert source_options(given, "batch").sizes == Sizes(max_messages=1)

@@ -329,8 +329,9 @@ def test_columns_of_the_kafka_sink(fields: list[tuple[str, DataType]], error: st
     if error is None:
         check_columns(schema, options)
     else:
-        with pytest.raises(ConfigError, match=error):
-            check_columns(schema, options)
+        for plan in (lambda: BatchWriter(schema, options), lambda: StreamWriter(schema, options)):
+            with pytest.raises(ConfigError, match=error):
+                plan()
 
 
 def test_a_log_is_named_by_an_option_or_a_column() -> None:

@@ -304,6 +304,19 @@ def test_a_log_that_was_made_again_is_told_or_read_from_its_beginning(
     assert read(lenient, start, end) == seqs("orders", 0, there)
 
 
+def test_a_log_that_lost_its_end_is_told_or_read_from_its_beginning(url: str) -> None:
+    """As where an older copy of it was put back: it is the same log, and has less than it had."""
+    fill(url, 10)
+    strict, lenient = reader_of(url), reader_of(url, failOnDataLoss="false")
+    there = strict.latestOffset(strict.initialOffset(), ALL)
+    start = {"orders": {**there["orders"], "0": 15}}
+    assert strict.latestOffset(start, ALL)["orders"]["0"] in (10, 15)
+    with pytest.raises(Truncated, match="not the one that this query read"):
+        strict.partitions(start, there)
+    assert read(lenient, start, there) == seqs("orders", 0, 10)
+    assert read(strict, there, there) == []
+
+
 def test_a_log_that_vanished_from_a_pattern_is_told_or_left_out(url: str) -> None:
     fill(url, 20)
     fill(url, 20, "others")
@@ -366,6 +379,8 @@ def test_a_bound_on_bytes_holds_behind_a_truncation(url: str) -> None:
     batches = all_batches(reader, start, ReadMaxBytes(8192))
     assert [each for batch in batches for each in batch] == seqs("orders", head, 120)
     assert max(map(len, batches)) <= 9
+    roomy = reader_of(url, maxBytesPerTrigger="1m", failOnDataLoss="false")
+    assert all_batches(roomy, start, ReadMaxBytes(1 << 20)) == [seqs("orders", head, 120)]
 
 
 # Holds.

@@ -19,7 +19,14 @@ from dlog.limits import ADD_RUN_BYTES_MAX, LEDGER_ENTRY_BYTES_MAX
 from dlog.meta.memory import MemoryTree
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.ledger_metadata import LedgerState
-from tests.unit.ledger.bookkeeper.appender_tools import Whole, entries_of, until, whole
+from tests.unit.ledger.bookkeeper.appender_tools import (
+    TestLink,
+    TestLinks,
+    Whole,
+    entries_of,
+    until,
+    whole,
+)
 from tests.unit.ledger.bookkeeper.meddling import Meddling
 
 
@@ -272,6 +279,29 @@ async def test_a_lost_bookie_is_replaced_by_one_in_quarantine_only_if_no_other_i
     await until(lambda: made.ensemble[1] != "b")
     assert made.ensemble[1] in (set("def") - set(avoided) or set("def"))
     await made.appender.close()
+
+
+async def test_nothing_waits_for_a_bookie_behind_the_end(nodes: LedgerNodes) -> None:
+    class Hanging(TestLinks):
+        async def data(self, bookie_id: str) -> TestLink:
+            if self.bookies[bookie_id].is_silent:
+                await asyncio.Event().wait()
+            return await super().data(bookie_id)
+
+        control = data
+
+    links = Hanging("a", "b", "c", "d")
+    links.bookies["d"].is_silent = True
+    made = await whole(nodes, links=links)
+    await made.appender.birth([b"birth"])
+    made.bookie(1).is_up = False
+    made.link(1).down()
+    made.appender.submit([b"1"])
+    await made.confirmed(1)
+    before = asyncio.all_tasks()
+    assert len(before) > 1, "it waits for d"
+    made.appender.abandon()
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 async def test_time_goes_faster_when_something_is_awaited(nodes: LedgerNodes) -> None:

@@ -268,13 +268,13 @@ def test_pauses_grow_until_something_is_taken_and_less_is_asked_at_a_time() -> N
     bench.pump()
     slot = bench.slot("a")
     pauses, asked = [], []
-    for _ in range(4):
+    for _ in range(8):
         bench.say("a", Answer.BUSY, *range(slot.acked_to + 1, 100))
         pauses.append(slot.paused_until_ms - bench.core.standing.now_ms)
         bench.ticks(pauses[-1] + 25)
         asked.append(len(bench.pump()["a"]))
-    assert pauses == [25.0, 50.0, 100.0, 200.0]
-    assert asked == [8, 8, 8, 8]
+    assert pauses == [25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1000.0, 1000.0]
+    assert asked == [8] * 8
     while slot.acked_to < 99:
         bench.ack("a", *range(slot.acked_to + 1, slot.acked_to + 1 + slot.in_flight))
         bench.pump()

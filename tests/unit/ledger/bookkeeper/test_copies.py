@@ -144,6 +144,17 @@ def test_a_fragment_moves_to_another_bookie() -> None:
         moved(metadata(), ledger_id=1, first_entry=10, lost="y", to="z")
 
 
+@pytest.mark.parametrize("at", range(4))
+def test_the_fragments_around_one_that_moves_stay(at: int) -> None:
+    fragments = tuple(Fragment(first, ("x", "y")) for first in (0, 3, 6, 9))
+    before = metadata(fragments=fragments)
+    found = moved(before, ledger_id=1, first_entry=3 * at, lost="y", to="w")
+    assert found is not None
+    expected = list(fragments)
+    expected[at] = Fragment(3 * at, ("x", "w"))
+    assert found.fragments == tuple(expected)
+
+
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
 def test_nothing_moves_under_a_writer_or_a_recovery(state: LedgerState) -> None:
     with pytest.raises(Unsupported):

@@ -416,6 +416,20 @@ async def test_deletion_in_any_state_leaves_no_empty_node(
     assert await meta.children("/ledgers") == ["LAYOUT", "idgen"]
 
 
+@pytest.mark.parametrize("manager", [Manager.HIERARCHICAL, Manager.LONG_HIERARCHICAL])
+async def test_deletion_leaves_no_empty_node_in_layouts_with_directories(
+    meta: Meddling, nodes: LedgerNodes, manager: Manager
+) -> None:
+    await meta.create(LAYOUT, pack_layout(manager))
+    stored = await nodes.create(NEW)
+    path = await nodes.path_of(stored.ledger_id)
+    assert path.count("/") > 3
+    await nodes.delete(stored.ledger_id)
+    while (path := path.rsplit("/", 1)[0]) != "/ledgers":
+        with pytest.raises(NotFound):
+            await meta.get(path)
+
+
 async def test_deletion_leaves_the_neighbours(
     meta: Meddling, nodes: LedgerNodes, caplog: pytest.LogCaptureFixture
 ) -> None:

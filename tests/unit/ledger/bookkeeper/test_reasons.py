@@ -31,6 +31,9 @@ def test_nothing_is_waited_for_when_all_bookies_have_everything() -> None:
     for bookie in "abc":
         bench.ack(bookie, 0, 1, 2)
     assert why_appender(bench.core, ()) is None
+    bench.core.publish()
+    assert bench.core.is_busy, "the confirmation is on its way"
+    assert why_appender(bench.core, ()) is None
 
 
 def test_the_slowest_bookie_is_named_with_how_far_it_is_behind() -> None:
