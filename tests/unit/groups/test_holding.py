@@ -182,6 +182,21 @@ async def test_a_move_that_failed_is_tried_again_with_the_newest(sim: Simulation
 
 
 @simulate(histories=1, troubles="none")
+async def test_what_came_while_a_move_failed_is_what_is_tried_next(sim: Simulation) -> None:
+    admin = TimedAdmin()
+    holds = holds_of(admin)
+    admin.gate.clear()
+    admin.failures = 1
+    holds.move(LOG, at(5))
+    await sim.pass_time(1.0)
+    holds.move(LOG, at(6))
+    admin.gate.set()
+    await sim.pass_time(5.0)
+    assert admin.puts == [(0.0, 5), (1.2, 6)]
+    await holds.close()
+
+
+@simulate(histories=1, troubles="none")
 async def test_a_shard_that_goes_elsewhere_is_moved_at_once_and_given_up_soon(
     sim: Simulation,
 ) -> None:
