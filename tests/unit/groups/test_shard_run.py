@@ -98,3 +98,31 @@ async def test_what_is_poison_is_tried_so_often_and_the_others_are_done_once(
         alone += [[seq]] * (attempts if seq == poison else 1)
     assert program.given[attempts:] == alone
     assert program.processed == Counter({seq: 1 for seq in range(MANY) if seq != poison})
+
+
+class Looks:
+    """Looks at the holds of its log when it is initialized, before anything is delivered."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.holds: list[tuple[str, int]] = []
+        self.tokens: list[int] = []
+
+    async def initialize(self, shard: Any) -> None:
+        self.tokens.append(shard.token)
+        found = await self.client.admin.holds(shard.log)
+        self.holds += [(each.name, each.seq) for each in found]
+
+    async def process(self, batch: Any, tracker: Any) -> None:
+        """It is never done with anything."""
+
+
+async def test_what_a_shard_begins_with_is_held_before_its_program_begins() -> None:
+    """Else it could be truncated before the first checkpoint."""
+    async with a_stream() as client:
+        program = Looks(client)
+        async with work(client, program):
+            await eventually(lambda: program.holds)
+        assert program.holds == [("group billing of orders", 0)]
+        assert program.tokens == [1]
+        assert (await client.admin.truncate("orders/0", "latest")).held_by
