@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from dlog.groups.holding import LAST_TRIES, GroupHolds
 from dlog.groups.places import GroupPlaces
 from dlog.ids import Position
 from dlog.meta.layout import Layout
+from dlog.testing.sim import Simulation, simulate
 from tests.api.waiting import eventually
 
 LOG, HOLD = "orders/0", "group billing of orders"
@@ -121,3 +123,130 @@ async def test_an_end_waits_for_no_store_for_ever(caplog: pytest.LogCaptureFixtu
     holds.drop_soon(LOG)
     await holds.close()
     assert "stays" in caplog.text
+
+
+# --- when, in virtual time
+
+
+class TimedAdmin(SlowAdmin):
+    """Notes when each hold was put, and where; and each that was dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts: list[tuple[float, int]] = []
+        self.drops: list[tuple[float, str]] = []
+        self._begun_s = asyncio.get_running_loop().time()
+
+    @property
+    def now_s(self) -> float:
+        return round(asyncio.get_running_loop().time() - self._begun_s, 3)
+
+    async def hold(self, log: str, name: str, place: Any, **more: Any) -> None:
+        self.puts.append((self.now_s, place.next_seq))
+        await super().hold(log, name, place, **more)
+
+    async def drop_hold(self, log: str, name: str) -> None:
+        self.drops.append((self.now_s, log))
+        await super().drop_hold(log, name)
+
+
+@simulate(histories=1, troubles="none")
+async def test_a_hold_is_moved_no_oftener_than_it_should_and_to_the_newest(sim: Simulation) -> None:
+    admin = TimedAdmin()
+    holds = holds_of(admin, every_s=9.4)
+    await holds.begin(LOG, at(0))
+    for seq in range(1, 25):
+        holds.move(LOG, at(seq))
+        await sim.pass_time(1.0)
+    await sim.pass_time(20.0)
+    assert admin.puts == [(0.0, 0), (0.0, 1), (9.4, 10), (18.8, 19), (28.2, 24)]
+    holds.move(LOG, at(30))
+    await sim.pass_time(1.0)
+    assert admin.puts[-1] == (44.0, 30), "nothing was under way: at once"
+    await holds.close()
+
+
+@simulate(histories=1, troubles="none")
+async def test_a_move_that_failed_is_tried_again_with_the_newest(sim: Simulation) -> None:
+    for every_s, pause_s in ((0.0, 0.2), (3.0, 3.0)):
+        admin = TimedAdmin()
+        holds = holds_of(admin, every_s=every_s)
+        admin.failures = 2
+        holds.move(LOG, at(5))
+        await sim.pass_time(0.1)
+        holds.move(LOG, at(6))
+        await sim.pass_time(20.0)
+        assert admin.puts == [(0.0, 5), (pause_s, 6), (2 * pause_s, 6)]
+        await holds.close()
+        assert admin.holds == {LOG: 6}
+
+
+@simulate(histories=1, troubles="none")
+async def test_what_came_while_a_move_failed_is_what_is_tried_next(sim: Simulation) -> None:
+    admin = TimedAdmin()
+    holds = holds_of(admin)
+    admin.gate.clear()
+    admin.failures = 1
+    holds.move(LOG, at(5))
+    await sim.pass_time(1.0)
+    holds.move(LOG, at(6))
+    admin.gate.set()
+    await sim.pass_time(5.0)
+    assert admin.puts == [(0.0, 5), (1.2, 6)]
+    await holds.close()
+
+
+@simulate(histories=1, troubles="none")
+async def test_a_shard_that_goes_elsewhere_is_moved_at_once_and_given_up_soon(
+    sim: Simulation,
+) -> None:
+    """Who has it next moves it on."""
+    admin = TimedAdmin()
+    holds = holds_of(admin, every_s=3600.0)
+    holds.move(LOG, at(5))
+    await sim.pass_time(1.0)
+    holds.move(LOG, at(6))
+    await sim.pass_time(1.0)
+    holds.let_go(LOG)
+    holds.let_go("another")
+    await sim.pass_time(1.0)
+    assert admin.puts == [(0.0, 5), (2.0, 6)]
+    admin.failures = 1000
+    holds.move(LOG, at(7))
+    holds.let_go(LOG)
+    await sim.pass_time(60.0)
+    assert [seq for _, seq in admin.puts[2:]] == [7] * LAST_TRIES
+    await holds.close()
+
+
+@simulate(histories=1, troubles="none")
+async def test_a_hold_of_a_shard_that_is_done_is_dropped_however_long_that_takes(
+    sim: Simulation,
+) -> None:
+    """With a pause that grows, up to a bound."""
+    admin = TimedAdmin()
+    holds = holds_of(admin)
+    await holds.begin(LOG, at(3))
+    admin.failures = 9
+    holds.drop_soon(LOG)
+    await sim.pass_time(100.0)
+    times = [at_s for at_s, _ in admin.drops]
+    pauses = [round(later - at_s, 3) for at_s, later in itertools.pairwise(times)]
+    assert pauses == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+    assert admin.holds == {}
+    await holds.close()
+
+
+@simulate(histories=1, troubles="none")
+async def test_a_hold_begins_where_the_group_was_put_back_to(sim: Simulation) -> None:
+    """One that stands further ahead is dropped first; what comes before and is done, too."""
+    admin = TimedAdmin()
+    holds = holds_of(admin)
+    admin.holds = {LOG: 9, "parent": 4, "other": 5}
+    await holds.begin(LOG, at(2), ["parent", "gone"])
+    assert admin.holds == {LOG: 2, "other": 5}
+    assert [log for _, log in admin.drops] == [LOG, "parent", "gone"]
+    await holds.begin(LOG, at(6))
+    assert admin.holds[LOG] == 6
+    assert len(admin.drops) == 3, "what moves forward is not dropped"
+    await holds.close()

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from dlog import aio
 from dlog.errors import ConfigError
 from dlog.groups.leases import Checkpoint
 from dlog.groups.shard_tracker import Tracker
 from dlog.groups.shards import GroupShard, ShardGraph
 from dlog.groups.tracker import CheckpointTracker
 from dlog.ids import Position
+from dlog.reader.message import MessageBatch
 
 
 def at(seq: int) -> Checkpoint:
@@ -176,3 +178,73 @@ def test_who_waits_for_a_checkpoint_and_goes_disturbs_nobody() -> None:
     (waiter,) = waiters
     assert not waiter.cancel()
     waiter.set_result(None)
+
+
+class Kept:
+    """Notes each checkpoint as it goes to the heart."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def checkpoint(self, log: str, token: int, checkpoint: Checkpoint, **more: Any) -> None:
+        self.told.append((log, token, checkpoint.position, checkpoint.app, more["at_once"]))
+
+
+class Shard:
+    def __init__(self, start: Position | None) -> None:
+        self.log, self.token, self.start = "s", 7, start
+
+
+async def test_a_checkpoint_is_behind_what_the_program_says_is_done() -> None:
+    """A message, a batch, a position, or all that was handed over so far."""
+    entry = await _an_entry()
+    heart = Kept()
+    tracker = Tracker(heart, Shard(Position("u", 0, None)))  # type: ignore[arg-type]
+    messages = entry.to_pylist()
+    part = entry.cut(1, 3)
+    upto = Position("u", entry.last_seq + 1, entry.last_id)
+    tracker.checkpoint()
+    tracker.handed(upto)
+    given: list[Any] = [messages[0], messages[2], part, entry, Position("u", 1, None), None]
+    for done in given:
+        tracker.checkpoint(done, app=b"mine")
+    first = entry.first_seq
+    places = [
+        Position("u", first + 1, messages[0].id),
+        Position("u", first + 3, messages[2].id),
+        Position("u", first + 3, messages[2].id),
+        upto,
+        Position("u", 1, None),
+        upto,
+    ]
+    assert heart.told == [
+        ("s", 7, Position("u", 0, None), b"", False),
+        *(("s", 7, place, b"mine", False) for place in places),
+    ]
+    for wrong in (7, "x", messages):
+        with pytest.raises(ConfigError, match="a message, a batch or a position"):
+            tracker.checkpoint(wrong)  # type: ignore[arg-type]
+
+
+def test_nothing_is_done_before_anything_was_handed_over() -> None:
+    tracker = Tracker(Kept(), Shard(None))  # type: ignore[arg-type]
+    assert not tracker.has_spoken
+    with pytest.raises(ConfigError, match="nothing was handed over"):
+        tracker.checkpoint()
+    assert not tracker.has_spoken
+    tracker.handed(Position("u", 3, None))
+    tracker.checkpoint()
+    assert tracker.has_spoken
+
+
+async def _an_entry() -> MessageBatch:
+    """Of five messages, behind another one."""
+    async with aio.connect("memory:an-entry") as client:
+        async with client.open_writer("log") as log:
+            await log.append(b"before")
+            await log.append_many([b"%d" % number for number in range(5)])
+        async with client.open_reader("log", start=1) as reader:
+            batches = [each async for each in reader.batches()]
+    (found,) = batches
+    assert len(found) == 5
+    return found

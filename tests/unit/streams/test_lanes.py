@@ -239,6 +239,18 @@ def test_a_shard_that_was_made_under_us_is_ours_only_if_nobody_wrote_it_before()
     assert world.of("send") == [[low]]
 
 
+def test_what_ended_before_we_came_is_nobody_s_concern() -> None:
+    """Whoever wrote it, what follows it is for who comes now."""
+    world = World(fresh(1).split("s", 0, [1 << 31], "one").split("s", 1, [5], "two"))
+    world.epochs = {0: 5, 1: 3}
+    lanes = Lanes(None)
+    world.run(carry_on(lanes, world.site))
+    assert lanes.opened == {2, 3, 4}
+    assert lanes.lost == set()
+    assert not lanes.follows(4)
+    assert lanes.follows(5)
+
+
 def test_what_follows_a_shard_that_somebody_wrote_after_us_is_refused() -> None:
     """Its children are not opened either, and messages of other shards go on."""
     world = World(fresh(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from dlog import limits
 from dlog.errors import AlreadyExists, FormatError, NotFound
 from dlog.streams.document import StreamMeta
 from dlog.streams.numbers import Inherited, Numbers, Piece, inherit
+from dlog.streams.routing.hashing import key_hash
 from dlog.streams.routing.ranges import WHOLE_SPACE
 from tests.unit.streams.histories import KEYS, changed, fresh
 
@@ -128,6 +131,43 @@ def test_the_higher_number_counts() -> None:
     assert list(both.last) == [1, 2, 3]  # who was silent longest first
 
 
+def test_of_a_key_that_was_pinned_once_the_parent_tells_that_has_its_hash() -> None:
+    """What another one knows of it is from before it went back, and out of date."""
+    meta = fresh(1).split("s", 0, [1 << 31], "t").merged("s", [1, 2], "u")
+    for number, other in ((1, 2), (2, 1)):
+        key = next(key for key in KEYS if meta.shard(number).range.contains(key_hash(key)))
+        known = {number: Numbers({7: 5}), other: Numbers({7: 1})}
+        ends = {
+            parent: (
+                Inherited(
+                    (
+                        Piece(meta.shard(parent).range, Numbers()),
+                        Piece(None, known[parent], frozenset((key,))),
+                    )
+                ),
+                Numbers(),
+            )
+            for parent in (1, 2)
+        }
+        assert dict(inherit(meta, meta.shard(3), ends).of(key).last) == {7: 5}
+
+
+def test_equal_pieces_have_equal_bytes() -> None:
+    """Keys in order, however the set was made; and all of it comes back."""
+    keys = [b"%d" % number for number in range(20)]
+    pieces = [
+        Inherited((Piece(None, Numbers({7: 1, 3: 2}, True), frozenset(some)),))
+        for some in (keys, keys[::-1])
+    ]
+    assert pieces[0].to_bytes() == pieces[1].to_bytes()
+    told = json.loads(pieces[0].to_bytes())["pieces"][0]["keys"]
+    assert [base64.b64decode(each) for each in told] == sorted(keys)
+    back = Inherited.from_bytes(pieces[0].to_bytes(), "here")
+    assert back == pieces[0]
+    assert list(back.of(b"3").last.items()) == [(7, 1), (3, 2)], "who was silent longest first"
+    assert back.of(b"another") == Numbers()
+
+
 def test_damage_is_named() -> None:
     whole = Inherited((Piece(WHOLE_SPACE, Numbers({7: 1}), frozenset((b"k",))),)).to_bytes()
     assert Inherited.from_bytes(whole, "here").of(b"k").last == {7: 1}
@@ -137,6 +177,7 @@ def test_damage_is_named() -> None:
         (b'"aw=="', b'"%"'),
         (b"[0,4294967295]", b"[5,0]"),
         (b'"forgot":false', b'"forgot":1'),
+        (b'"pieces":[', b'"pieces":[7,'),
     ):
         assert old in whole, whole
         with pytest.raises(FormatError):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dlog.errors import ConfigError, FormatError, Truncated
 from dlog.ids import Position
-from dlog.streams.document import StreamMeta
-from dlog.streams.places import ReadOrder, StreamPosition
+from dlog.streams.document import ShardState, StreamMeta
+from dlog.streams.places import ReadOrder, StreamPosition, ends_are_looked_for
 from tests.unit.streams.histories import fresh, history
 
 RANDOM = st.randoms(use_true_random=False)
@@ -87,6 +87,29 @@ def test_what_was_trimmed_is_told_or_skipped() -> None:
 def test_a_place_of_another_stream_is_refused() -> None:
     with pytest.raises(ConfigError, match="made anew"):
         ReadOrder(fresh(), StreamPosition("another"), only=None)
+    order = ReadOrder(fresh(), StreamPosition(""), only=None)
+    assert [shard.number for shard in order.ready()] == [0, 1], "one that names none is of any"
+
+
+@given(RANDOM)
+def test_ends_are_looked_for_in_children_before_their_parents(random: Any) -> None:
+    """All at once of those that are open, and of those that ended whenever."""
+    meta = _last(random)
+    sealed = [s.number for s in meta.shards if s.state is ShardState.SEALED]
+    if sealed:
+        meta = meta.ended([sealed[random.randrange(len(sealed))]])
+    groups = ends_are_looked_for(meta)
+    assert sorted(shard.number for group in groups for shard in group) == sorted(
+        shard.number for shard in meta.shards
+    )
+    assert groups[0] == meta.open_shards
+    assert all(shard.state is ShardState.ENDED for shard in groups[-1])
+    looked: set[int] = set()
+    for group in groups[:-1]:
+        for shard in group:
+            assert not looked & {each.number for each in meta.before(shard.parents)}
+        assert len({shard.state for shard in group}) <= 1
+        looked |= {shard.number for shard in group}
 
 
 def test_the_text_of_a_place() -> None:
