@@ -21,7 +21,7 @@ from tests.mutants.coverage_map import CoverageMap, digest
 FOLDERS = (
     "tests/scenarios",
     *(f"tests/unit/{room}" for room in ("writer", "reader", "ledger", "meta", "groups")),
-    *(f"tests/unit/{room}" for room in ("streams", "admin", "spark", "standby")),
+    *(f"tests/unit/{room}" for room in ("streams", "admin", "standby")),
     "tests/api",
     "tests/unit/wire",
     "tests/conformance",

@@ -55,12 +55,14 @@ def compare(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replace
 
 
 def off_by_one(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replacement]:
-    """`x + 1` becomes `x`, and an integer becomes the next one."""
+    """`x + 1` becomes `x`, and an integer becomes the next one; a bound with a name does not, since
+    one more of many tries or bytes is no bug."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         if _whole(node.right) == 1:
             yield text.end(node.left), text.end(node), _closing(text, node)
     elif isinstance(node, ast.Constant) and (value := _whole(node)) is not None:
-        yield text.start(node), text.end(node), str(value + 1)
+        if around.function is not None or value < 2:
+            yield text.start(node), text.end(node), str(value + 1)
 
 
 def constant(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replacement]:

@@ -88,6 +88,11 @@ def test_what_a_function_returns_is_changed_by_its_type(returns: str, made: str)
     assert _of_body("return", "return low()", returns) == {made}
 
 
+def test_a_bound_with_a_name_is_doubled_and_not_off_by_one() -> None:
+    assert _mutants("off by one", "TRIES = 4\nFIRST = 0\n") == {"FIRST = 1"}
+    assert _mutants("constant", "TRIES = 4\nFIRST = 0\n") == {"TRIES = 8"}
+
+
 def test_another_attribute_of_the_same_type_is_read() -> None:
     made = {
         "return self.first_entry - self.first_entry",
@@ -141,12 +146,12 @@ def test_all_but_the_edited_segment_stays_byte_by_byte() -> None:
 
 
 def test_an_edit_says_where_its_lines_run() -> None:
-    source = "class A:\n    x: int = 1\n\n    def f(\n        y: int = 2\n    ) -> int:\n"
+    source = "class A:\n    x: int = 1\n\n    def f(\n        y: int = 0\n    ) -> int:\n"
     source += "        return y + 3\n"
     edits = {edit.text: edit for edit in candidates("dlog/x.py", source)}
     assert edits["2"].function is None
     assert edits["2"].names == ("A", "x")
-    assert edits["3"].function == (7, 7)  # a default counts where the body runs
+    assert edits["1"].function == (7, 7)  # a default counts where the body runs
     assert edits["4"].lines == edits["4"].statement == (7, 7)
 
 

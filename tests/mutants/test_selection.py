@@ -38,9 +38,9 @@ def test_the_mirror_of_the_module_runs_first() -> None:
 
 def test_two_thousand_of_one_function_leave_time_for_others() -> None:
     many = [_test(f"tests/api/test_a.py::many[{n}]") for n in range(2000)]
-    slower = _test("tests/api/test_b.py::slower", 0.5)
+    slower = _test("tests/api/test_b.py::slower", 2.0)
     names = _order(*many, slower, seconds=20.0)
-    assert names.index(slower.name) < 200
+    assert names.index(slower.name) < 150
 
 
 def test_no_more_is_started_than_there_is_time_for() -> None:
