@@ -21,6 +21,7 @@ TIERS = ("check", "test", "full")
 # The first folder that matches wins. What needs Java, Spark or a network is never in `check`.
 FOLDERS = {
     "tests/chaos": "test",
+    "tests/mutants": "test",
     "tests/fuzz": "test",
     "tests/spark": "test",
     "tests": "check",

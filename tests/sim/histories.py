@@ -18,7 +18,7 @@ from dlog.testing.sim.runs import Hunt, Tally, run_many
 FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
 SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "0"))
 FULL_TIMEOUT_S = 1_200
-SLICE_S = 25.0
+SLICE_S = 12.0
 
 # A recorded history that does not tell any more is named among the warnings of the run.
 names_what_no_longer_tells = pytest.mark.filterwarnings(
@@ -39,11 +39,12 @@ class Stretch:
 
 def stretches(middle: int, long: int, *, per_minute: int) -> pytest.MarkDecorator:
     """Runs the test with a `stretch` of histories: the first `middle` ones in the tier test, and in
-    the tier full `long` more, in slices of about SLICE_S. A world plays `per_minute` of them."""
+    the tier full `long` more, in slices of about SLICE_S. A quiet core plays `per_minute` of them, a
+    busy one half of that."""
     timeout = pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS)
     usual = (pytest.mark.tier("test"), timeout)
     size = max(middle, round(per_minute * SLICE_S / 60))
-    full = (pytest.mark.tier("full", seconds=60 * size / per_minute), timeout)
+    full = (pytest.mark.tier("full", seconds=120 * size / per_minute), timeout)
     params = [pytest.param(Stretch(FIRST, middle), marks=usual, id=str(Stretch(FIRST, middle)))]
     for first in range(FIRST + middle, FIRST + middle + long, size):
         part = Stretch(first, size)

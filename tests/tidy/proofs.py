@@ -10,14 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.tidy.source import ROOT, Source, sources
-
-try:
-    from tests.tiers import tier_of_folder
-except ImportError:  # the table of folders comes with the tiers themselves
-
-    def tier_of_folder(where: str) -> str:
-        return "test"
-
+from tests.tiers import tier_of_folder
 
 SUITES = "dlog/testing/conformance/"
 IN_MAKE_TEST = ("check", "test")

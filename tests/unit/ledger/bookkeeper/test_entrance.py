@@ -392,7 +392,7 @@ async def test_no_order_of_answers_lets_anybody_in_without_a_proof() -> None:
             script[0] += said(2)
         async with peer(challenged(*script)) as (port, _heard):
             with pytest.raises(Refused) as caught:
-                await enter(port, auth=WHO)
+                await enter(port, auth=WHO, timeout_s=0.5)  # some peers never answer
         reasons.add(str(caught.value).partition(":")[0])
     assert len(reasons) >= 6, reasons
 
