@@ -39,8 +39,8 @@ class Stretch:
 
 def stretches(middle: int, long: int, *, per_minute: int) -> pytest.MarkDecorator:
     """Runs the test with a `stretch` of histories: the first `middle` ones in the tier test, and in
-    the tier full `long` more, in slices of about SLICE_S. A quiet core plays `per_minute` of them, a
-    busy one half of that."""
+    the tier full `long` more, in slices of about SLICE_S. A quiet core plays `per_minute` of them,
+    a busy one half of that."""
     timeout = pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS)
     usual = (pytest.mark.tier("test"), timeout)
     size = max(middle, round(per_minute * SLICE_S / 60))
