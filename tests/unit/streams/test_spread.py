@@ -41,7 +41,7 @@ def _param(row: str) -> object:
     return pytest.param(row, marks=full if row.endswith("_bookies") else pytest.mark.tier("test"))
 
 
-@pytest.mark.parametrize("row", map(_param, ROWS))
+@pytest.mark.parametrize("row", list(map(_param, ROWS)))
 def test_a_row_of_the_benchmarks_runs_alone(row: str, tmp_path: Path) -> None:
     missing = why_not() if row.endswith("_bookies") else None
     if missing is not None:
