@@ -16,6 +16,8 @@ from dlog.options import ReaderOptions
 from dlog.reader.core import Bounds, ReaderCore, ReaderState
 from dlog.reader.message import Message
 from dlog.reader.places import Start
+from dlog.reason import ReasonCode
+from dlog.writer.segments import seam_entry
 from tests.unit.reader.small_log import SmallLog, seven_segments
 
 
@@ -105,6 +107,35 @@ def test_a_follower_waits_behind_what_is_closed_for_what_follows() -> None:
     told, core = walked(log, 40, follow=True)
     check_delivered(told, log, 40, len(log.messages))
     assert core.state is ReaderState.CROSSING
+    assert core.blocked is not None
+    assert core.blocked.code is ReasonCode.AT_TAIL
+    evidence = core.blocked.evidence
+    assert (evidence["ledger_id"], evidence["is_closed"], evidence["writer"]) == (70, True, "w")
+
+
+def test_a_log_that_nobody_wrote_to_says_so() -> None:
+    told, core = walked(SmallLog(), "earliest", follow=True)
+    assert (told, core.state) == ([], ReaderState.CROSSING)
+    assert core.blocked is not None
+    assert "has no segment to read yet" in core.blocked.sentence
+
+
+def test_a_segment_that_begins_before_what_was_read_is_damage() -> None:
+    """Its messages would come twice."""
+    log = seven_segments()
+    end = log.meta.end
+    for base_seq in (end.next_seq - 1, 0):
+        seam = seam_entry(
+            log.meta,
+            number=7,
+            epoch=1,
+            predecessor=(end.ledger_id, end.last_entry),
+            base_seq=base_seq,
+            now_us=0,
+        )
+        log.ledgers[70][1] = b"".join(seam)
+        with pytest.raises(Corrupt, match=f"begins at seq {base_seq}, not at {end.next_seq}"):
+            walked(log, end.next_seq - 3, follow=True)
 
 
 @pytest.mark.parametrize("sweep", [False, True], ids=["listed", "swept"])

@@ -63,6 +63,32 @@ def test_seams_round_trip(fields: tuple[int, int, int, int, int]) -> None:
     assert Seam.from_bytes(seam.to_bytes(), where="here") == seam
 
 
+BOUNDS = {"epoch": 0, "number": 0, "base_seq": 0, "predecessor_ledger": -1, "predecessor_last": -1}
+
+
+@pytest.mark.parametrize("kind", [BIRTH, SEAM], ids=["birth", "seam"])
+def test_every_field_is_taken_up_to_its_bounds_and_not_beyond(kind: Birth | Seam) -> None:
+    raw = kind.to_bytes()
+    for name in json.loads(raw):
+        if name == "role":
+            continue
+        if name in BOUNDS:
+            within: list[Any] = [BOUNDS[name], BOUNDS[name] + 1, (1 << 63) - 1]
+            beyond: list[Any] = [BOUNDS[name] - 1, 1 << 63, True, 1.0, "1", None]
+        else:
+            within, beyond = ["x", "x" * 256], ["", "x" * 257, 1, None]
+        for value in within:
+            read = type(kind).from_bytes(changed(raw, **{name: value}), where="here")
+            assert getattr(read, name) == value
+        for value in beyond:
+            with pytest.raises(Corrupt, match=f"here: {name} is"):
+                type(kind).from_bytes(changed(raw, **{name: value}), where="here")
+        fields = json.loads(raw)
+        del fields[name]
+        with pytest.raises(Corrupt, match=f"here: the field {name} is missing"):
+            type(kind).from_bytes(json.dumps(fields).encode(), where="here")
+
+
 def changed(raw: bytes, **changes: Any) -> bytes:
     return json.dumps(json.loads(raw) | changes).encode()
 
