@@ -646,3 +646,40 @@ async def test_a_page_of_a_list_that_never_comes_back_is_replaced(
         assert (await stores.meta.get(page)).value == page_to_bytes((first, second))
     assert await api.values() == C * 4
     assert (await checked(api, deep=True)).is_clean
+
+
+async def test_segments_without_messages_are_passed_over(api: Api) -> None:
+    await created(api)
+    async with api.connect() as client:
+        admin = client.admin
+        filled = []
+        for values in (A, [], B, []):
+            segment = await admin.open_segment("log", job="task")
+            if values:
+                await segment.append_many(values)
+            filled.append(await segment.close())
+        empty, *_ = (each for each in filled if each.messages == 0)
+        assert empty.messages == 0
+        answer = await admin.publish_segments("log", filled, key=("query", 0))
+        assert (answer.published, answer.messages) == (True, len(A) + len(B))
+    assert await api.values() == A + B
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ("", 0),
+        ("q" * 201, 0),
+        ("q", -1),
+        ("q", 1 << 63),
+        ("q", True),
+        ("q",),
+        "q",
+        ("two\nlines", 0),
+    ],
+)
+async def test_a_key_is_a_query_and_a_number(api: Api, key: Any) -> None:
+    await created(api)
+    async with api.connect() as client:
+        with pytest.raises(dlog.ConfigError, match="a key is the name of a query"):
+            await client.admin.publish_segments("log", [], key=key)

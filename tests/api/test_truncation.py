@@ -269,3 +269,21 @@ async def test_what_makes_no_sense(api: Api) -> None:
         ):
             with pytest.raises(dlog.NotFound):
                 await getattr(admin, verb)("nowhere", *given)
+
+
+async def test_a_hold_behind_the_truncation_is_told_where_the_log_begins(api: Api) -> None:
+    """As a consumer has its place: by the position that it read up to."""
+    async with api.connect() as client:
+        async with client.open_writer("log") as log:
+            for number in range(3):
+                await log.append_many([b"%d" % number] * 5, atomic=True)
+                await log.rotate()
+        async with client.open_reader("log") as reader:
+            await reader.read(3)
+            position = reader.position
+        assert position.next_seq == 3
+        head = (await client.admin.truncate("log", before=10)).head_seq
+        with pytest.raises(dlog.Truncated) as caught:
+            await client.admin.hold("log", "late", position)
+        assert (caught.value.log, caught.value.new_head) == ("log", head)
+        assert await client.admin.holds("log") == ()

@@ -218,3 +218,19 @@ def test_a_ledger_may_be_born_by_a_clock_that_is_ahead() -> None:
     parts = encode_control(ControlKind.BIRTH, told, first_seq=0, timestamp_us=1_000)
     ledger.entries[0] = b"".join(parts)
     assert not ledger.look().findings
+
+
+@pytest.mark.parametrize("bad", [[2], [3], [2, 3], [4], [3, 4]])
+def test_a_damaged_entry_is_told_with_its_ledger_and_its_seqs(bad: list[int]) -> None:
+    """Between entries that can be read it is known which messages are gone."""
+    ledger = whole()
+    for entry_id in bad:
+        ledger.entries[entry_id] = Corrupt("damaged", ledger_id=LEDGER, entry_id=entry_id)
+    (found,) = ledger.look().findings
+    firsts = {2: 7, 3: 9, 4: 10, 5: 12}
+    is_last = bad[-1] == 4
+    where = found.where
+    assert (where.log, where.segment, where.ledger_id) == ("log", 2, LEDGER)
+    assert (where.first_entry, where.last_entry) == (bad[0], bad[-1])
+    assert where.first_seq == firsts[bad[0]]
+    assert where.next_seq == firsts[bad[-1] + 1] or is_last

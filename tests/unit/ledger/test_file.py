@@ -120,3 +120,21 @@ def test_another_ledgers_file_is_refused(ledger_id: int, uid: bytes) -> None:
     with pytest.raises(Corrupt) as caught:
         check_file_header(encode_file_header(7, UID, 1), ledger_id, uid, "f")
     assert caught.value.path == "f"
+
+
+@pytest.mark.parametrize("damage", ["magic", "checksum", "another ledger", "cut"])
+def test_a_bad_header_is_told_with_its_file_and_ledger(damage: str) -> None:
+    raw = bytearray(encode_file_header(7, UID, 1))
+    ledger_id = 7
+    if damage == "magic":
+        raw[0] ^= 1
+    elif damage == "checksum":
+        raw[-1] ^= 1
+    elif damage == "cut":
+        del raw[-1]
+    else:
+        ledger_id = 8
+    with pytest.raises(Corrupt) as caught:
+        check_file_header(raw, ledger_id, UID, "/some/path")
+    error = caught.value
+    assert (error.path, error.offset, error.ledger_id) == ("/some/path", 0, ledger_id)

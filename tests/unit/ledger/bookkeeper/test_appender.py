@@ -281,7 +281,8 @@ async def test_a_lost_bookie_is_replaced_by_one_in_quarantine_only_if_no_other_i
     await made.appender.close()
 
 
-async def test_nothing_waits_for_a_bookie_behind_the_end(nodes: LedgerNodes) -> None:
+@pytest.mark.parametrize("ending", ["abandon", "close"])
+async def test_nothing_waits_for_a_bookie_behind_the_end(nodes: LedgerNodes, ending: str) -> None:
     class Hanging(TestLinks):
         async def data(self, bookie_id: str) -> TestLink:
             if self.bookies[bookie_id].is_silent:
@@ -300,7 +301,10 @@ async def test_nothing_waits_for_a_bookie_behind_the_end(nodes: LedgerNodes) -> 
     await made.confirmed(1)
     before = asyncio.all_tasks()
     assert len(before) > 1, "it waits for d"
-    made.appender.abandon()
+    if ending == "close":
+        await made.appender.close()
+    else:
+        made.appender.abandon()
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 

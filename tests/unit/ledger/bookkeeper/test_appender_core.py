@@ -1153,6 +1153,7 @@ def test_a_bookie_that_cannot_take_the_lac_now_keeps_its_place_and_its_entries(
     bench.core.on_lac_written(slot, 0, answer)
     assert (slot.state, slot.in_flight_max, slot.busy_count) == (State.LIVE, window, 0)
     assert slot.paused_until_ms <= bench.core.standing.now_ms
+    bench.core.on_tick(25.0)
     assert bench.effects() == [], "it waits a little"
     bench.put()
     assert bench.pump() == {bookie: [1] for bookie in ALL}
