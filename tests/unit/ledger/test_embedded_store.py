@@ -27,6 +27,7 @@ from dlog.errors import (
 from dlog.ledger.embedded import EmbeddedLedgerStore
 from dlog.ledger.embedded.background import in_background
 from dlog.ledger.embedded.words import CONFIRMED, FENCE, PUBLISHED, Words
+from dlog.ledger.memory import MemoryLedgers, MemoryLedgerStore
 from dlog.ledger.store import ClosedLedger, LedgerSpec, LedgerState
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
 from dlog.testing.conformance import ledger_ends, ledger_tools
@@ -611,3 +612,19 @@ async def test_a_step_is_done_at_once_when_the_pool_of_threads_is_closed() -> No
     assert await in_background(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         await in_background(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "memory"])
+async def test_a_listener_may_come_behind_the_birth_and_no_second_one(
+    make: MakeEmbedded, kind: str
+) -> None:
+    store = make() if kind == "embedded" else MemoryLedgerStore(MemoryLedgers())
+    appender = await store.create(LedgerSpec())
+    await appender.birth([b"birth"])
+    heard = ledger_tools.Heard()
+    appender.listen(heard)
+    assert appender.submit([b"1"]) == 1
+    await heard.until_confirmed(1)
+    with pytest.raises(ConfigError):
+        appender.listen(ledger_tools.Heard())
+    await appender.close()
