@@ -100,3 +100,11 @@ def test_the_end_of_a_range_is_followed_to_and_nothing_else() -> None:
     for wrong in (LedgerRange("orders", "uid", ()), None, "orders"):
         with pytest.raises(ConfigError, match=r"what admin\.plan_ranges gives"):
             options_of_range(wrong, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gap", [1, 2, 5])
+def test_a_gap_is_told_before_what_stands_behind_it_is_handed_out(gap: int) -> None:
+    count = RangeCount(RANGE)
+    count.take(batch(100, 2))
+    with pytest.raises(Corrupt, match=f"messages {102 + gap} to {102 + gap} came where 102 was"):
+        count.take(batch(102 + gap, 1))

@@ -7,7 +7,7 @@ from dlog import LogOptions
 from dlog.testing.sim import Simulation, simulate
 from dlog.writer.engine import AGE_CHECKS
 
-AGE_S = 400
+AGE_S = 430
 OLD = LogOptions(segment_age_s=AGE_S)
 LATE_S = AGE_S / AGE_CHECKS + 1  # the age of a quiet segment is looked at so often
 
@@ -52,6 +52,7 @@ async def test_an_empty_segment_is_not_rotated_however_old_it_is(sim: Simulation
     await sim.pass_time(LATE_S)
     assert await _segments(sim) == 2
     await log.close()
+<<<<<<< HEAD
 
 
 @simulate(histories=1, troubles="none")
@@ -66,3 +67,5 @@ async def test_however_old_a_segment_may_get_its_age_is_looked_at_each_minute(
     await sim.pass_time(63)
     assert await _segments(sim) == 2
     await log.close()
+=======
+>>>>>>> areaw
