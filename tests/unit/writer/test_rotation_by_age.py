@@ -52,20 +52,3 @@ async def test_an_empty_segment_is_not_rotated_however_old_it_is(sim: Simulation
     await sim.pass_time(LATE_S)
     assert await _segments(sim) == 2
     await log.close()
-<<<<<<< HEAD
-
-
-@simulate(histories=1, troubles="none")
-async def test_however_old_a_segment_may_get_its_age_is_looked_at_each_minute(
-    sim: Simulation,
-) -> None:
-    long_s = 50 * 60
-    log = await sim.open_writer("orders", create=LogOptions(segment_age_s=long_s))
-    await log.append(b"one")
-    await sim.pass_time(long_s - 2)
-    assert await _segments(sim) == 1
-    await sim.pass_time(63)
-    assert await _segments(sim) == 2
-    await log.close()
-=======
->>>>>>> areaw
