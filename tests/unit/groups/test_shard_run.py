@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlog import aio
-from tests.api.waiting import eventually
+from tests.api.waiting import eventually, until
 
 MANY = 10
 
@@ -126,3 +126,21 @@ async def test_what_a_shard_begins_with_is_held_before_its_program_begins() -> N
         assert program.holds == [("group billing of orders", 0)]
         assert program.tokens == [1]
         assert (await client.admin.truncate("orders/0", "latest")).held_by
+
+
+async def test_a_shard_that_is_begun_again_is_held_where_it_stands() -> None:
+    """Whatever became of the hold meanwhile: no checkpoint would put it there before one came."""
+    async with a_stream() as client:
+        program = Program(0)
+        async with work(client, program.process):
+            await eventually(lambda: len(program.processed) == MANY)
+        assert await checkpoint_of(client) == MANY
+        await client.admin.drop_hold("orders/0", "group billing of orders")
+        looks = Looks(client)
+        async with work(client, looks):
+
+            async def is_held() -> bool:
+                return [each.seq for each in await client.admin.holds("orders/0")] == [MANY]
+
+            await until(is_held)
+        assert looks.tokens == [2]
