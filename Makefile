@@ -9,11 +9,11 @@ PY := .venv/bin/python
 unexport PYTHONPATH PYTHONHOME DLOG_URL
 
 # A file stays in one worker, so that its tests share their servers. At most three tests that fail
-# beside others are tried once more alone, and named: tests/tidy/run.py. Half of `make test` waits
-# for servers, so it has more workers than `make check`, which computes.
+# beside others are tried once more alone, and named: tests/tidy/run.py. Tests wait for disks and
+# servers, so there are more workers than cores; half of `make test` waits, so it has two more.
 SIDE_BY_SIDE = -n $(WORKERS) -p tests.tidy.schedule
 CORES := $(shell nproc 2>/dev/null || echo 2)
-WORKERS ?= $(CORES)
+WORKERS ?= $(shell expr $(CORES) + 1)
 PLUGINS := -p tests.tidy.skip_report -p tests.tidy.ring_times
 
 help:
@@ -45,9 +45,11 @@ demo: venv
 check: TIER = check
 check: lint tests
 
+test: WORKERS = $(shell expr $(CORES) + 2)
 test: lint tests
 
 full: TIER = full
+full: WORKERS = $(shell expr $(CORES) + 2)
 full: TWICE = --twice
 full: lint tests
 

@@ -228,7 +228,7 @@ def test_what_is_cut_short_makes_no_real_loop(monkeypatch: pytest.MonkeyPatch) -
 
     async def work() -> None:
         try:
-            await asyncio.Event().wait()
+            await asyncio.wait_for(asyncio.Event().wait(), 5000)
         finally:
             await asyncio.gather(asyncio.sleep(0))
 
