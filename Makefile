@@ -10,7 +10,7 @@ unexport PYTHONPATH PYTHONHOME DLOG_URL
 
 # A file stays in one worker, so that its tests share their servers. At most three tests that fail
 # beside others are tried once more alone, and named: tests/tidy/run.py. Tests wait for disks and
-# servers, so there are more workers than cores; half of `make test` waits, so it has two more.
+# servers, so there is a worker more than there are cores.
 SIDE_BY_SIDE = -n $(WORKERS) -p tests.tidy.schedule
 CORES := $(shell nproc 2>/dev/null || echo 2)
 WORKERS ?= $(shell expr $(CORES) + 1)
@@ -45,11 +45,10 @@ demo: venv
 check: TIER = check
 check: lint tests
 
-test: WORKERS = $(shell expr $(CORES) + 2)
 test: lint tests
 
 full: TIER = full
-full: WORKERS = $(shell expr $(CORES) + 2)
+full: export DLOG_CHAOS_SECONDS = 120
 full: TWICE = --twice
 full: lint tests
 

@@ -271,7 +271,9 @@ async def test_shards_that_were_trimmed_are_truncated(api: Api) -> None:
         async with stream.open_writer() as writer:
             await writer.append_many([b"old"] * len(KEYS), keys=KEYS)
             async with stream.open_reader() as reader:
-                await reader.read(len(KEYS) - 1)
+                count = 0
+                while count < len(KEYS) - 1:  # a read may bring less than it is asked for
+                    count += len(await reader.read(len(KEYS) - 1 - count))
                 in_all = reader.position
             assert 0 in in_all.shards
             await writer.append_many([b"more"] * len(KEYS), keys=KEYS)

@@ -54,7 +54,7 @@ def _tell_all() -> None:
     test_horizon.test_what_a_wait_told_is_looked_at_wherever_it_comes()
 
 
-@pytest.mark.tier("test")
+@pytest.mark.tier("full", seconds=60)
 @pytest.mark.timeout(180)
 def test_every_pair_was_met_or_cannot_be() -> None:
     with watching() as seen:

@@ -28,8 +28,9 @@ from dlog.testing.history import NONE, Event, Listed, Op, Phase
 from dlog.testing.sim.driver_programs import LOG, Diary, Program, ReaderProgram, WriterProgram
 from dlog.testing.sim.driver_standbys import StandbyProgram
 from dlog.testing.sim.driver_swarm import DriverWeather, draw_driver_weather
+from dlog.testing.sim.garbage import forget_frames
 from dlog.testing.sim.loop_cluster import LoopCluster
-from dlog.testing.sim.loop_process import LoopProcess, forget_frames, silence
+from dlog.testing.sim.loop_process import LoopProcess, silence
 from dlog.testing.sim.tape import Chance
 from dlog.testing.sim.world import Violation, World, require
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import traceback
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -225,15 +224,6 @@ def silence() -> Iterator[None]:
             yield
     finally:
         log.setLevel(before[2])
-
-
-def forget_frames(error: BaseException | None) -> None:
-    """What an error's frames hold goes with the history that it is of."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 class SimClient(Client):

@@ -7,7 +7,6 @@ import gc
 import json
 import time
 import traceback
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlog.testing.sim.garbage import collected_at_the_end, forget_frames
 from dlog.testing.sim.planted import Plant, planted
 from dlog.testing.sim.shrink import Shrunk, shrink
 from dlog.testing.sim.tape import Chance, Tape, of_seed, of_tape
@@ -113,18 +113,13 @@ def collected_here() -> Iterator[None]:
     """Collects the garbage of the histories that are played inside, and of nothing else.
 
     A world is one knot of objects, garbage as a whole once its history is over, so the collector
-    rests meanwhile. A history that breaks off leaves coroutines that nobody awaits. They are
-    collected here, in silence: later they would fail whatever test runs by then."""
+    rests meanwhile."""
     was_on = gc.isenabled()
     gc.disable()
-    gc.freeze()
     try:
-        yield
+        with collected_at_the_end():
+            yield
     finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            gc.collect()
-        gc.unfreeze()
         if was_on:
             gc.enable()
 
@@ -185,8 +180,7 @@ def hunt(
         tally = _run_many(plant.world, first, count, seconds, 0, True, plant.fixed)
         finding = tally.findings[0] if tally.findings else None
         if finding is not None and finding.error is not None:
-            # Its frames hold the history, which would outlive the plant.
-            traceback.clear_frames(finding.error.__traceback__)
+            forget_frames(finding.error)  # or the history would outlive the plant
     return Hunt(plant, tally.histories, tally.took_s, finding)
 
 

@@ -20,8 +20,9 @@ from dlog.reader.reader import Reader
 from dlog.standby.standby import Standby
 from dlog.testing.sim.driver_swarm import draw_driver_weather
 from dlog.testing.sim.driver_world import settings
+from dlog.testing.sim.garbage import collected_at_the_end, forget_frames
 from dlog.testing.sim.loop_cluster import Climate, LoopCluster
-from dlog.testing.sim.loop_process import LoopProcess, forget_frames, silence
+from dlog.testing.sim.loop_process import LoopProcess, silence
 from dlog.testing.sim.metadata import MetaManners
 from dlog.testing.sim.tape import Chance
 from dlog.testing.sim.world import Violation, World
@@ -256,7 +257,7 @@ def run_history(
     world = World(chance, told=told)
     world.events_max = _EVENTS_MAX
     error: BaseException | None = None
-    with settings(world) as unheard, simulated_clients(world) as names:
+    with collected_at_the_end(), settings(world) as unheard, simulated_clients(world) as names:
         sim = Simulation(world, troubles, bookies, names)
         task = sim.process.start(sim.run(test(sim)))
         try:

@@ -12,7 +12,8 @@ from dlog.groups.dead_letters import DeadLetters
 from dlog.groups.lease_driver import LeaseDriver
 from dlog.groups.leases import Lease
 from dlog.testing.sim.driver_world import settings
-from dlog.testing.sim.loop_process import forget_frames, silence
+from dlog.testing.sim.garbage import forget_frames
+from dlog.testing.sim.loop_process import silence
 from dlog.testing.sim.simulation import simulated_clients
 from dlog.testing.sim.tape import Chance
 from dlog.testing.sim.workers_oracle import WorkersOracle

@@ -18,6 +18,7 @@ def _shape(line: str) -> str:
 
 
 @pytest.mark.tier("test")  # it reads with Spark
+@pytest.mark.timeout(120)
 @pytest.mark.chaos
 def test_the_demo_tells_its_story_and_every_claim_holds(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -27,7 +28,7 @@ def test_the_demo_tells_its_story_and_every_claim_holds(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
