@@ -50,6 +50,7 @@ test: lint tests
 full: TIER = full
 full: export DLOG_CHAOS_SECONDS = 120
 full: TWICE = --twice
+full: DISK = --disk
 full: lint tests
 
 lint: venv
@@ -61,7 +62,7 @@ lint: venv
 # A scratch directory of its own, so that two runs on one machine never meet; kept if it failed.
 TIER ?= test
 tests: venv
-	@scratch=$$($(PY) -m tests.tidy.scratch) && export TMPDIR="$$scratch" && \
+	@scratch=$$($(PY) -m tests.tidy.scratch $(DISK)) && export TMPDIR="$$scratch" && \
 	if $(PY) -m tests.tidy.run $(TWICE) --tier $(TIER) $(PLUGINS) --basetemp="$$scratch/t" \
 		$(PYTEST_ARGS) -- $(SIDE_BY_SIDE); \
 	then rm -rf "$$scratch"; \
