@@ -1,8 +1,8 @@
 """Where a run of the tests puts its files: in memory where the machine has enough of it.
 
 Half of the wall time of the API suite and of the servers was waiting for `fsync` of a disk. Tests
-kill processes; none cuts the power, so a file system in memory keeps the same promises to them. `make
-full` stays on disk. `DLOG_TEST_SCRATCH` names another directory.
+kill processes; none cuts the power, so a file system in memory keeps the same promises to them.
+`make full` stays on disk. `DLOG_TEST_SCRATCH` names another directory.
 
     python -m tests.tidy.scratch [--disk]     # makes a directory and prints its path
 """

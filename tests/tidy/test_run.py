@@ -25,12 +25,27 @@ def test_steady(): pass
 BROKEN = "def test_broken(): assert False\n"
 
 
-def run(where: Path, **files: str) -> subprocess.CompletedProcess[str]:
+TIERS = """
+def pytest_addoption(parser):
+    parser.addoption("--tier")
+"""
+# Fails at each first, third, fifth … time.
+WAVERING = """
+import pathlib
+def test_wavering():
+    seen = pathlib.Path("seen")
+    count = int(seen.read_text()) + 1 if seen.exists() else 1
+    seen.write_text(str(count))
+    assert count % 2 == 0
+"""
+
+
+def run(where: Path, *arguments: str, **files: str) -> subprocess.CompletedProcess[str]:
     (where / "pytest.ini").write_text("[pytest]\n")
     for name, text in files.items():
         (where / f"test_{name}.py").write_text(text)
     return subprocess.run(
-        [sys.executable, "-m", "tests.tidy.run", "--rootdir=.", "--", "-n2"],
+        [sys.executable, "-m", "tests.tidy.run", *arguments, "--rootdir=.", "--", "-n2"],
         cwd=where,
         env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
         capture_output=True,
@@ -56,6 +71,23 @@ def test_what_fails_alone_has_failed(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAILED test_broken.py::test_broken" in done.stdout
     assert "passed only alone" not in done.stdout
+
+
+def test_what_needed_its_second_try_in_both_runs_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(TIERS)
+    done = run(tmp_path, "--twice", "--tier", "full", wavering=WAVERING)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("passed only alone:") == 2
+    assert (
+        "FAILED test_wavering.py::test_wavering: it passed only alone in both runs" in done.stdout
+    )
+
+
+def test_what_needed_its_second_try_in_one_of_two_runs_has_passed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(TIERS)
+    done = run(tmp_path, "--twice", unsteady=UNSTEADY.format(count=1))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed only alone:") == 1
 
 
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
