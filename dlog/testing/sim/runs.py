@@ -57,6 +57,7 @@ def run_one(
         where = f"{Path(last.filename).name}:{last.lineno}: {last.line}"
         found = f"raised {type(raised).__name__}", f"{raised} ({where})", raised
     promise, what, error = found
+    forget_frames(error)  # or the history would live as long as what is told of it
     return chance.world, Finding(world, promise, what, list(chance.tape.values), error=error)
 
 
@@ -179,8 +180,6 @@ def hunt(
     with planted(plant), collected_here():
         tally = _run_many(plant.world, first, count, seconds, 0, True, plant.fixed)
         finding = tally.findings[0] if tally.findings else None
-        if finding is not None and finding.error is not None:
-            forget_frames(finding.error)  # or the history would outlive the plant
     return Hunt(plant, tally.histories, tally.took_s, finding)
 
 
