@@ -1,4 +1,4 @@
-"""What a simulated test leaves behind goes with it."""
+"""Collects what each simulated test leaves behind, before the next one begins."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a history leaves behind goes with it, and is told in none of the tests that follow.
+"""Collects what a simulated history leaves behind, before the next test runs.
 
-A history that breaks off, or kills a process, leaves coroutines that were never awaited and some
-that refuse to be closed. Python tells of them when it collects them, which would be in the middle
-of whatever runs by then.
+A history that breaks off, or kills a process, leaves coroutines that were never awaited, and some
+that refuse to be closed. Python reports them when it collects them. Without this module that is in
+the middle of a later test, which then fails.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def run_one(
         where = f"{Path(last.filename).name}:{last.lineno}: {last.line}"
         found = f"raised {type(raised).__name__}", f"{raised} ({where})", raised
     promise, what, error = found
-    forget_frames(error)  # or the history would live as long as what is told of it
+    forget_frames(error)  # or the error would keep the whole history alive
     return chance.world, Finding(world, promise, what, list(chance.tape.values), error=error)
 
 
