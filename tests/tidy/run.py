@@ -1,7 +1,7 @@
 """Runs the tests of a tier side by side, and the few that failed so once more, alone.
 
 Some tests hold a promise against a clock, and a worker for each core leaves little of a machine to
-each. So at most three failures get one second try with nothing beside them, and its verdict counts.
+each. So a few failures get one second try with nothing beside them, and its verdict counts.
 The first failure is printed whole, and each test that passed only alone is named at the end. More
 failures, a file that cannot be imported, and a run that did not reach its end get no second try.
 
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECOND_TRIES_MAX = 3
+SECOND_TRIES_MAX = 6  # three, once what docs/TESTING.md lists as open is mended
 SECOND_TRY_S = 600
 TESTS_FAILED = 1  # pytest's exit code, also for a run that was given up
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)")
