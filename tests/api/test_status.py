@@ -1,4 +1,4 @@
-"""What is told of a log, held against the log itself: by its readers, its list and its ledgers."""
+"""Compares the status of a log with the log itself: its readers, its list and its ledgers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A pytest plugin that runs the tests of a list in the order of that list, each within a limit of
-its own, and writes down what it does, so that whoever ends the process knows where it stood."""
+its own. It writes down what it does: a run that is killed shows where it stood."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FOLDERS = (
     "tests/chaos",
     "tests/spark",
 )
-# These measure or watch the tracer's own means, or run programs whose lines nobody sees.
+# These use what the tracer uses, or run programs whose lines the tracer does not see.
 NEVER = ("test_benchmarks_run.py", "test_planted.py", "test_benchmark.py", "test_core_coverage.py")
 SLICE_FILES = 8
 SLICE_S = 900.0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.tidy.inner_run import run_pytest
 from tests.tidy.ring_times import RINGS, Took, lines, ring_of
-from tests.tidy.source import ROOT
 
 TESTS = """
 from tests import pace
@@ -28,16 +25,8 @@ def test_times_and_stretched_deadlines_come_from_every_worker(tmp_path: Path, wo
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.tidy.ring_times", f"-n{workers}"]
-    done = subprocess.run(
-        [*command, "--rootdir=.", "--ring-times=told.json"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
+    plugin = ["-p", "tests.tidy.ring_times", "--ring-times=told.json"]
+    done = run_pytest(tmp_path, *plugin, f"-n{workers}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "deadlines were stretched by 2.5 at most" in done.stdout
     told = json.loads((tmp_path / "told.json").read_text())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.tidy.inner_run import run_pytest
 from tests.tidy.schedule import rank_of, scope_of
-from tests.tidy.source import ROOT
 
 TESTS = """
 import pathlib, pytest
@@ -35,16 +32,7 @@ def test_a_file_stays_in_one_worker_and_what_waits_begins_beside_what_computes(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "tests.tidy.schedule", "tests"]
-    done = subprocess.run(
-        [*command, "integration", "--rootdir=."],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
+    done = run_pytest(tmp_path, "-q", "-n2", "-p", "tests.tidy.schedule", "tests", "integration")
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     workers_of = {name: {who for who, where in ran if where == name} for _, name in ran}

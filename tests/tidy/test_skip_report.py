@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.tidy.source import ROOT
+from tests.tidy.inner_run import run_pytest
 
 TESTS = """
 import pytest
@@ -50,22 +48,5 @@ def test_what_did_not_run_is_named_below_its_reason(tmp_path: Path, workers: int
     whole = "import pytest\npytest.skip('a whole module', allow_module_level=True)\n"
     (tmp_path / "test_absent.py").write_text(whole)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "tests.tidy.skip_report",
-            "--rootdir=.",
-            f"-n{workers}",
-        ],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
+    done = run_pytest(tmp_path, "-q", "-p", "tests.tidy.skip_report", f"-n{workers}")
     assert TOLD in done.stdout

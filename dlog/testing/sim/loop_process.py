@@ -188,7 +188,7 @@ class LoopProcess:
         self.is_alive = False
         self.loop.close()
         done: set[asyncio.Task[Any]] = set()
-        # asyncio would make a real loop for a farewell that asks for one, and nobody closes that.
+        # Code that ends may ask asyncio for a loop. A real loop would stay open behind it.
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         with silence(), contextlib.ExitStack() as after:

@@ -177,9 +177,9 @@ class Hunt:
 def hunt(
     plant: Plant, *, first: int = 0, count: int | None = None, seconds: float | None = None
 ) -> Hunt:
-    with planted(plant), collected_here():
-        tally = _run_many(plant.world, first, count, seconds, 0, True, plant.fixed)
-        finding = tally.findings[0] if tally.findings else None
+    with planted(plant):
+        tally = run_many(plant.world, first, count, seconds=seconds, stops=True, **plant.fixed)
+    finding = tally.findings[0] if tally.findings else None
     return Hunt(plant, tally.histories, tally.took_s, finding)
 
 
