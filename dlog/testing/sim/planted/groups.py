@@ -129,15 +129,15 @@ def only_the_owner_may_save(patch: Patch) -> None:
 
 @plants("LH-48: the checkpoint is read when the shard becomes ours", **{**NODES, **JOINED})
 def the_checkpoint_is_that_of_the_announcement(patch: Patch) -> None:
-    seen: dict[tuple[WorkerId, str], Lease] = {}
+    seen: dict[tuple[WorkerCore, str], Lease] = {}  # by core: a history knows of no other one
     announced, taken = WorkerCore._on_announced, WorkerCore._on_taken
 
     def on_announced(self: WorkerCore, shard: str, lease: Lease, now_s: float) -> None:
-        seen.setdefault((self.me, shard), lease)
+        seen.setdefault((self, shard), lease)
         announced(self, shard, lease, now_s)
 
     def on_taken(self: WorkerCore, shard: str, answer: Any, error: Any, now_s: float) -> None:
-        old = seen.pop((self.me, shard), None) if isinstance(answer, Held) else None
+        old = seen.pop((self, shard), None) if isinstance(answer, Held) else None
         if old is not None:
             lease = dataclasses.replace(answer.lease, checkpoint=old.checkpoint)
             answer = answer._replace(lease=lease)
