@@ -178,8 +178,12 @@ def test_a_frozen_bookie_accepts_and_does_not_answer(cluster: Cluster) -> None:
         assert listens(bookie.port)
         assert not bookie.answers()
     finally:
+        before = cluster.zookeeper.heard_of_owner(f"{cluster.ledgers_root}/available/bookie-4")
         bookie.thaw()
-    until(bookie.answers, "it answers again")
+    bookie.wait_until_serving()
+    after = cluster.zookeeper.heard_of_owner(f"{cluster.ledgers_root}/available/bookie-4")
+    assert None not in (before, after)
+    assert after != before, "its session is known to live, not only to have been there"
 
 
 def test_a_bookie_may_be_read_only_and_writable_again(cluster: Cluster, ledger_id: int) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,13 @@ def draw_slice(
             drawn.add(name)
             left_s -= seconds
     return drawn
+
+
+def in_full(values: Iterable[Any], *, but: Iterable[Any], seconds: float) -> list[Any]:
+    """Parameters that are in `make full`, but for some that are in the tier of their test."""
+    kept = list(but)
+    full = pytest.mark.tier("full", seconds=seconds)
+    return [each if each in kept else pytest.param(each, marks=full) for each in values]
 
 
 def commit() -> str:

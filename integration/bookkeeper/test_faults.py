@@ -35,11 +35,23 @@ from integration.bookkeeper.fault_tools import (
 )
 from integration.bookkeeper.watched_ledgers import Following, Written, audit
 from integration.conftest import OwnCluster
+from tests.tiers import in_full
 
 DISK_BYTES = 512 << 20  # all tests of this module share it
 BEFORE, DURING = 100, 100  # entries that each ledger confirms before and while a bookie is broken
 
-EACH_FAULT = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+
+def each_fault(*in_test: str, of: Sequence[Fault] = FAULTS) -> pytest.MarkDecorator:
+    """Faults as a parameter. `make test` has each fault in one phase at least, `make full` in every
+    one."""
+    kept = [fault for fault in of if fault.name in in_test]
+    assert len(kept) == len(in_test)
+    return pytest.mark.parametrize(
+        "fault", in_full(of, but=kept, seconds=15), ids=lambda fault: fault.name
+    )
+
+
+SILENCES = [fault for fault in FAULTS if isinstance(fault, Frozen) or type(fault) is Killed]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +140,7 @@ def gaps(ledgers: Sequence[Written]) -> str:
     return ", ".join(f"{each.longest_gap_s * 1000:.0f}" for each in ledgers)
 
 
-@EACH_FAULT
+@each_fault("killed", "full")
 async def test_adds_and_reads(stores: Stores, struck: Struck, can_fill: bool, fault: Fault) -> None:
     """Adds under load, and a ledger that is made on the broken bookie; reads of closed ledgers, and
     at the tails of those that are written. Nobody waits for the broken one."""
@@ -172,7 +184,7 @@ async def test_adds_and_reads(stores: Stores, struck: Struck, can_fill: bool, fa
     await audit(stores, [*ledgers, *closed, late], lost=lost)
 
 
-@EACH_FAULT
+@each_fault("frozen", "read-only")
 async def test_adds_in_a_change_of_the_ensemble(
     stores: Stores, struck: Struck, can_fill: bool, fault: Fault
 ) -> None:
@@ -211,7 +223,7 @@ async def test_adds_in_a_change_of_the_ensemble(
     await audit(stores, ledgers, lost=lost)
 
 
-@EACH_FAULT
+@each_fault("restarted", "wiped")
 async def test_recovery(stores: Stores, struck: Struck, can_fill: bool, fault: Fault) -> None:
     """Of three ledgers it is announced, and no bookie was asked yet; of three others all is found
     and written back, and they are not closed yet. The appenders live, and are under load."""
@@ -241,7 +253,7 @@ async def test_recovery(stores: Stores, struck: Struck, can_fill: bool, fault: F
 
 
 @pytest.mark.parametrize("point", ["recovery.fenced", "recovery.read", "recovery.written_back"])
-@pytest.mark.parametrize("fault", [Killed(), Frozen()], ids=lambda fault: fault.name)
+@each_fault("frozen", of=SILENCES)
 async def test_recovery_at_a_crash_point(
     stores: Stores, struck: Struck, fault: Killed | Frozen, point: str
 ) -> None:
@@ -294,7 +306,7 @@ async def test_one_denial_is_no_proof(stores: Stores, struck: Struck) -> None:
     await audit(stores, ledgers, lost={victim.bookie_id})
 
 
-@pytest.mark.parametrize("fault", [Killed(), Frozen()], ids=lambda fault: fault.name)
+@each_fault("killed", of=SILENCES)
 async def test_two_of_three_and_back(stores: Stores, struck: Struck, fault: Fault) -> None:
     """No quorum is left: nothing is confirmed, nothing is lost, a recovery names who is missing,
     and all goes on when they are back."""

@@ -28,6 +28,7 @@ from integration.bookkeeper.fault_tools import (
     stores_of,
 )
 from integration.bookkeeper.watched_ledgers import Following, Written, audit, read_whole
+from tests.tiers import in_full
 
 ADD_TIMEOUT_MS = 1_000.0
 BEFORE, DURING = 50, 100  # entries that each ledger confirms before and while the network fails
@@ -109,7 +110,11 @@ def is_replaced(bookie: Bookie, written: Written) -> bool:
     return bookie.bookie_id not in written.appender.core.places.ensemble
 
 
-@pytest.mark.parametrize("harm", [late, crumbles, *REPLACED], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize(
+    "harm",
+    in_full([late, crumbles, *REPLACED], but=[late, never_answers, resets], seconds=12),
+    ids=lambda harm: harm.__name__,
+)
 async def test_one_bookie_behind_a_bad_network(
     stores: Stores, victim: Bookie, proxy: FaultyProxy, harm: Harm
 ) -> None:

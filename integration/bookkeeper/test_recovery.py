@@ -27,6 +27,7 @@ from dlog.wire.bookie_digest import DigestType, EntryDigest, master_key
 from dlog.wire.bookie_v2 import pack_add
 from dlog.wire.ledger_metadata import Fragment, LedgerMetadata
 from integration.conftest import OwnCluster
+from tests.tiers import in_full
 
 SPEC = LedgerSpec(custom={"of": b"test_recovery"})
 PAYLOAD_BYTES = 1_000
@@ -203,7 +204,7 @@ LOSSES: dict[str, Callable[[Bookie], None]] = {
 
 
 @pytest.mark.usefixtures("quiet_trace")
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", in_full(LOSSES, but=["killed"], seconds=6))
 @pytest.mark.parametrize("point", ["recovery.fenced", "recovery.read", "recovery.written_back"])
 @pytest.mark.parametrize("side", ["before", "after"])
 async def test_a_bookie_lost_at_each_step(

@@ -28,6 +28,7 @@ from dlog.testing.cluster import Cluster
 from dlog.testing.conformance.ledger_tools import Heard, read_all
 from dlog.testing.conformance.meta_tools import until
 from integration.conftest import OwnCluster
+from tests.tiers import in_full
 
 SPEC = LedgerSpec(custom={"of": b"test_store"})
 DOWN_S = 15.0
@@ -114,7 +115,7 @@ async def can_create(store: BookKeeperLedgerStore) -> bool:
     return True
 
 
-@pytest.mark.parametrize("fault", ["killed", "frozen"])
+@pytest.mark.parametrize("fault", in_full(["killed", "frozen"], but=["frozen"], seconds=40))
 async def test_open_ledgers_go_on_without_zookeeper(
     own_cluster: OwnCluster, make: Make, fault: str
 ) -> None:

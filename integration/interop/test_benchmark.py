@@ -1,6 +1,5 @@
 """The benchmarks on bookies run, of ledgers and of logs, with tiny sizes, and what must hold at any
-size holds. Nothing here looks at a time. A few rows run in every `make test`; each row, with what
-else it takes, in `make full`."""
+size holds. Nothing here looks at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ TABLES = {
 NOUGHTS = ("lost", "zombie_acks", "failures")
 EVERY_ROW = [(table, row) for table, (rows, _) in TABLES.items() for row in rows]
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
+pytestmark = [pytest.mark.tier("full", seconds=30), pytest.mark.timeout(TIMEOUT_S + 30)]
 
 
 async def run_quick(table_name: str, where: Path, *rows: str) -> list[dict[str, Any]]:
@@ -66,16 +65,6 @@ async def run_quick(table_name: str, where: Path, *rows: str) -> list[dict[str, 
     return findings
 
 
-@pytest.mark.parametrize(
-    ("table_name", "rows"),
-    [("bookkeeper", ["add_pipelined"]), ("log", ["append_many"])],
-    ids=["bookkeeper", "log"],
-)
-async def test_some_rows_run(table_name: str, rows: list[str], jars: str, tmp_path: Path) -> None:
-    assert await run_quick(table_name, tmp_path, *rows)
-
-
-@pytest.mark.tier("full", seconds=30)
 @pytest.mark.parametrize(("table_name", "row"), EVERY_ROW)
 async def test_every_row_runs(table_name: str, row: str, jars: str, tmp_path: Path) -> None:
     assert await run_quick(table_name, tmp_path, row)

@@ -23,7 +23,7 @@ from tests.chaos.actors import recover_as_a_stranger
 from tests.chaos.arena import Arena
 from tests.tidy.source import ROOT
 
-SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "20"))
+SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "10"))
 SEED = os.environ.get("DLOG_CHAOS_SEED") or SYSTEM_CHANCE.token()[:8]
 POINTS_OF_WRITERS = sorted(
     p for p in POINTS if not p.startswith(("remove.", "heal.", "producers.", "takeover.counted"))

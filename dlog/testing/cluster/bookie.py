@@ -96,6 +96,7 @@ class Bookie(JavaProcess):
         self._heap_mb, self._direct_mb, self._quick = heap_mb, direct_mb, quick
         self._read_only = False
         self._port = Port()
+        self._heard_before_thaw: tuple[str, int] | None = None
         super().__init__(
             f"bookie {bookie_id}", directory, self._java_command, self._is_up, detached=detached
         )
@@ -115,8 +116,7 @@ class Bookie(JavaProcess):
 
     def is_registered(self, *, read_only: bool = False) -> bool:
         """In ZooKeeper, as writable or as read-only. One that was killed stays so for a while."""
-        folder = "available/readonly" if read_only else "available"
-        return self._zookeeper.has_ephemeral(f"{self._ledgers_root}/{folder}/{self.bookie_id}")
+        return self._zookeeper.has_ephemeral(self._node(read_only=read_only))
 
     def answers(self) -> bool:
         """Whether it answers a request, not only a connection."""
@@ -141,6 +141,13 @@ class Bookie(JavaProcess):
     def start_writable(self) -> None:
         self._read_only = False
         self.start()
+
+    def thaw(self) -> None:
+        """Serves from when its session in ZooKeeper is known to live: the registration from before
+        may be about to expire."""
+        if self.pid is not None:
+            self._heard_before_thaw = self._zookeeper.heard_of_owner(self._node())
+        super().thaw()
 
     def wipe(self) -> None:
         """A stopped bookie loses everything and may come back under its id, as after the loss of
@@ -183,7 +190,23 @@ class Bookie(JavaProcess):
         self._port.release()
 
     def _is_up(self) -> bool:
-        return self.is_registered(read_only=self._read_only) and self.answers()
+        return (
+            self.is_registered(read_only=self._read_only)
+            and self.answers()
+            and self._lives_since_thaw()
+        )
+
+    def _lives_since_thaw(self) -> bool:
+        if self._heard_before_thaw is not None:
+            heard = self._zookeeper.heard_of_owner(self._node(read_only=self._read_only))
+            if heard is None or heard[1] == 0 or heard == self._heard_before_thaw:
+                return False
+            self._heard_before_thaw = None
+        return True
+
+    def _node(self, *, read_only: bool = False) -> str:
+        folder = "available/readonly" if read_only else "available"
+        return f"{self._ledgers_root}/{folder}/{self.bookie_id}"
 
     def _java_command(self) -> JavaCommand:
         return JavaCommand(

@@ -3,6 +3,7 @@ data. Every write is synced. Ticks are short by default, so that tests of expiri
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -90,6 +91,18 @@ class ZooKeeper(JavaProcess):
                 raise Unavailable(f"ZooKeeper at {self.hosts} does not tell who is registered")
             time.sleep(POLL_S)
         return path in (line.strip() for line in told.splitlines())
+
+    def heard_of_owner(self, path: str) -> tuple[str, int] | None:
+        """The session that keeps this node alive, and how many requests came by its connection (0
+        without one): a second answer that differs says that it lives. None: there is no node."""
+        owner = None
+        for line in self.ask("dump").splitlines():
+            if line.startswith("0x"):
+                owner = line.rstrip(":")
+            elif line.strip() == path and owner is not None:
+                found = re.search(rf"recved=(\d+),.*\bsid={owner},", self.ask("cons"))
+                return owner, int(found[1]) if found else 0
+        return None
 
     def release(self) -> None:
         """After the last stop: the port may go to others."""
