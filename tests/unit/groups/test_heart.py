@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from dlog.errors import LeaseLost
-from dlog.groups.asks import Save
+from dlog.groups.asks import Register, Renew, Save, Saved
 from dlog.groups.consumer import ShardConsumer
 from dlog.groups.core import WorkerCore
 from dlog.groups.heart import Heart
 from dlog.groups.homes import SameHome
 from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.options import WorkerOptions
+from dlog.groups.presence import SeenWorker
 from dlog.groups.store import Held
 from dlog.groups.view import WorkerId
+from dlog.groups.workers import WorkerNode
 from dlog.ids import Position
 
 ME = WorkerId("me", "0" * 32)
@@ -127,3 +129,87 @@ class _Somewhere:
 
     def lease(self, shard: str) -> str:
         return f"/leases/{shard}"
+
+
+# --- what is said to it, and asked of it
+
+
+def save(found: Heart, seq: int) -> Future[None]:
+    waiter: Future[None] = Future()
+    found.checkpoint("s/0", 1, at(seq), at_once=True, waiter=waiter)
+    return waiter
+
+
+def kept(found: Heart, core: WorkerCore) -> None:
+    """The store takes what is on its way there, and the heart hears of it."""
+    (ask,) = [each for each in core.take() if isinstance(each, Save)]
+    core.answered(ask, Held(Lease("s/0", 1, ME, ME, ask.checkpoint), 0, 2), None, 1.0)
+    effects = core.take()
+    (saved,) = [each for each in effects if isinstance(each, Saved)]
+    found._mind(core, saved)
+    core._effects.extend(each for each in effects if each is not saved)
+
+
+def hearing() -> tuple[Heart, WorkerCore]:
+    found, core = with_a_shard([])
+    found.holds = _Holds()  # type: ignore[assignment]
+    return found, core
+
+
+async def test_whoever_saves_is_told_once_that_checkpoint_is_kept_and_not_before() -> None:
+    """Two more come while the first is on its way to the store: they go there together."""
+    found, core = hearing()
+    first, second, third = (save(found, seq) for seq in (3, 5, 7))
+    assert not first.done()
+    kept(found, core)
+    assert (first.done(), second.done(), third.done()) == (True, False, False)
+    kept(found, core)
+    assert second.done()
+    assert third.done()
+
+
+async def test_a_save_behind_one_that_is_on_its_way_is_kept_with_it() -> None:
+    """And does not wait for the one that comes after both."""
+    found, core = hearing()
+    first, behind, later = (save(found, seq) for seq in (5, 3, 7))
+    kept(found, core)
+    assert (first.done(), behind.done(), later.done()) == (True, True, False)
+    kept(found, core)
+    assert later.done()
+
+
+async def test_a_checkpoint_that_is_kept_already_is_no_wait() -> None:
+    found, core = hearing()
+    save(found, 3)
+    kept(found, core)
+    again: Future[None] = Future()
+    found.checkpoint("s/0", 1, at(2), at_once=True, waiter=again)
+    assert again.done()
+
+
+async def test_the_newest_checkpoint_is_what_was_said_last_kept_or_not() -> None:
+    found, _ = with_a_shard([])
+    newest = found.newest("s/0")
+    assert newest is not None
+    assert newest.next_seq == 0, "where it began"
+    found.checkpoint("s/0", 1, at(4), at_once=False)
+    newest = found.newest("s/0")
+    assert newest is not None
+    assert newest.next_seq == 4
+    assert found.newest("s/1") is None
+    assert heart([]).newest("s/0") is None, "it has not begun"
+
+
+async def test_what_does_not_get_on_is_told_with_the_next_renewal() -> None:
+    found, core = with_a_shard([])
+    core.on_time(0.0)
+    (register,) = [each for each in core.take() if isinstance(each, Register)]
+    found.tell_waits({"s/0": "processing_stalled"})
+    core.answered(register, SeenWorker(WorkerNode(ME), 1), None, 0.0)
+    (renewal,) = [each for each in core.take() if isinstance(each, Renew)]
+    assert renewal.waits == {"s/0": "processing_stalled"}
+
+
+class _Holds:
+    def move(self, shard: str, position: Position) -> None:
+        pass

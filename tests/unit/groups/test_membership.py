@@ -247,3 +247,58 @@ def test_what_is_asked_again_is_looked_at_again() -> None:
     assert (answer.done, answer.rings) == (("s1",), 1)
     member.on_renewed(answer, seen(ME, 3, 5, wanted=("s1",), rings=2), 7.3)
     assert member.wanted == {"s1"}
+
+
+# --- how many are looked at
+
+
+def looked(member: Membership, worker: WorkerId, counter: int, now_s: float) -> None:
+    member.on_looked(worker, seen(worker, counter), now_s)
+
+
+def watching(member: Membership) -> set[WorkerId]:
+    return set(member.watched()) - {ME}
+
+
+FEW = {other(1), other(2)}
+ALL = {other(number) for number in range(1, 6)}
+
+
+def test_while_all_renew_in_time_only_a_few_are_looked_at() -> None:
+    """Each of them may be late by a little: for the look, and for the way."""
+    member = joined()
+    member.on_group(group(5), 1.0)
+    now_s = 1.0
+    for counter in range(2, 20):
+        for later_s in (0.0, 1.2 * OPTIONS.renew_s):  # and at the second look not again yet
+            for worker in FEW:
+                looked(member, worker, counter, now_s + later_s)
+                assert watching(member) == FEW
+        now_s += later_s
+
+
+def test_one_that_is_late_has_all_looked_at_until_each_is_known_to_live() -> None:
+    member = joined()
+    member.on_group(group(5), 1.0)
+    for worker in FEW:
+        looked(member, worker, 2, 1.0)
+    late_s = 1.0 + 1.3 * OPTIONS.renew_s
+    looked(member, other(2), 3, late_s)
+    assert watching(member) == ALL, "the first has not renewed for longer than it should"
+    assert looks(due(member, late_s)) == ALL - {other(2)}
+    for number in (1, 3, 4, 5):
+        looked(member, other(number), 2, late_s)
+        assert watching(member) == ALL
+    for number in range(1, 5):
+        looked(member, other(number), 10, late_s + 1.0)
+        assert watching(member) == ALL, "the last one was not seen to renew"
+    looked(member, other(5), 10, late_s + 1.0)
+    assert watching(member) == FEW
+
+
+def test_one_that_is_gone_is_looked_at_no_more() -> None:
+    member = joined()
+    member.on_group(group(5), 1.0)
+    assert member.on_looked(other(1), None, 2.0)
+    member.on_group({other(n): seen(other(n), 2) for n in (2, 3, 4, 5)}, 2.0)
+    assert watching(member) == {other(2), other(3)}

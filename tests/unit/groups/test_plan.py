@@ -225,3 +225,25 @@ def test_nobody_and_nothing_have_no_plan() -> None:
     assert plan(View((), ())) == ()
     assert plan(View((ShardView("s"),), ())) == ()
     assert plan(view_of((0, 0))) == ()
+
+
+def test_by_weight_the_shard_moves_that_brings_both_closest_together() -> None:
+    """Of two workers, wherever one shard is enough: one move, of the best shard there is."""
+    tried = 0
+    for slack in (0, 1, 3):
+        for many in (2, 3, 4):
+            for weights in itertools.combinations_with_replacement(range(1, 11), many):
+                for other in (1, 4, 9):
+                    gap = sum(weights) - other
+                    best = min(abs(gap - 2 * weight) for weight in weights)
+                    if gap <= slack or best > slack or set(weights) == {other}:
+                        continue
+                    tried += 1
+                    ids = worker_ids(2)
+                    shards = [ShardView(f"s{n}", ids[0], None, w) for n, w in enumerate(weights)]
+                    shards.append(ShardView("t", ids[1], None, other))
+                    workers = tuple(WorkerView(each) for each in ids)
+                    (move,) = plan(View(tuple(shards), workers, slack))
+                    moved = weights[int(move.shard.removeprefix("s"))]
+                    assert abs(gap - 2 * moved) == best, (weights, other, slack)
+    assert tried > 500
