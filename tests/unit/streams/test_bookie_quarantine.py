@@ -260,6 +260,34 @@ async def test_bookies_that_nobody_has_trouble_with_are_never_asked(cluster: Clu
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+def test_nobody_is_used_again_before_anybody_can_be_asked() -> None:
+    """Before the client has begun, and after it ended."""
+
+    async def story() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        health = BookieQuarantine(clock=clock, chance=Fixed(1.0))
+        health.keep_only(BOOKIES)
+        asked: list[str] = []
+
+        async def ask(bookie_id: str) -> None:
+            asked.append(bookie_id)
+
+        health.note_hung("b1", clock.monotonic_s())
+        await pass_time(10 * FIRST_S)
+        assert health.avoided(clock.monotonic_s()) == {"b1"}
+        health.begin(ask)
+        await pass_time(10 * FIRST_S)
+        assert health.avoided(clock.monotonic_s()) == set()
+        assert asked == ["b1"]
+        await health.close()
+        health.note_hung("b2", clock.monotonic_s())
+        await pass_time(10 * FIRST_S)
+        assert health.avoided(clock.monotonic_s()) == {"b2"}
+        assert asked == ["b1"]
+
+    run_virtually(story())
+
+
 @simulate(histories=1, troubles="none")
 async def test_a_bookie_of_a_cluster_is_asked_before_it_is_used_again(sim: Simulation) -> None:
     """By a real request, over the client as it is: it is down until long after its time is over."""

@@ -106,3 +106,26 @@ def test_a_gap_or_an_overlap_cannot_be_made(parts: list[tuple[int, int]], why: s
 def test_what_is_no_hash_has_no_owner(hash: int) -> None:
     with pytest.raises(ConfigError):
         HashRanges([(WHOLE_SPACE, "a")]).owner_of(hash)
+
+
+def test_two_are_the_same_if_each_hash_has_the_same_owner_in_both() -> None:
+    def of(cut: int, low: str, high: str) -> HashRanges[str]:
+        return HashRanges([(HashRange(0, cut - 1), low), (HashRange(cut, KEY_HASH_MAX), high)])
+
+    one = of(7, "a", "b")
+    assert one == of(7, "a", "b")
+    assert hash(one) == hash(of(7, "a", "b"))
+    for other in (of(8, "a", "b"), of(7, "b", "a"), of(7, "a", "c"), "a"):
+        assert one != other
+    assert len({one, of(7, "a", "b"), of(8, "a", "b"), of(7, "b", "a")}) == 3
+
+
+def test_even_ranges_of_a_power_of_two_are_told_apart_by_the_first_bits() -> None:
+    assert even_ranges(1) == (WHOLE_SPACE,)
+    assert [each.first_hash for each in even_ranges(4)] == [n << 30 for n in range(4)]
+
+
+@pytest.mark.parametrize("hash", [-1, KEY_HASH_MAX + 1])
+def test_what_is_no_hash_is_in_no_range(hash: int) -> None:
+    with pytest.raises(ConfigError):
+        HashRanges([(WHOLE_SPACE, "a")]).range_of(hash)

@@ -149,6 +149,21 @@ async def test_closing_leaves_nothing_behind_in_the_middle_of_a_probe(probed: Pr
 
 
 @virtually
+async def test_a_prober_that_is_closed_asks_nobody(probed: Probed) -> None:
+    """However long after, and whatever it is told: it only keeps what it knows."""
+    prober = probed.prober()
+    await prober.close()
+    asked = +probed.asked
+    await pass_time(300)  # all of them carried nothing for long
+    prober.proved("a", "refuses what it is sent")
+    prober.release_all("by hand")
+    await pass_time(1)
+    assert probed.asked == asked
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert probed.changes == [frozenset({"a"}), frozenset()]
+
+
+@virtually
 async def test_a_task_that_ended_is_there_again_when_it_is_needed(probed: Probed) -> None:
     before = asyncio.all_tasks()
     async with probed.prober(HealthOptions(idle_s=None)) as prober:

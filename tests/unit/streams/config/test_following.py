@@ -214,6 +214,29 @@ def test_a_part_that_fails_after_all_leaves_nothing_half() -> None:
     assert (ring.now, health.now, last.now) == (3, None, None)
 
 
+def test_a_part_that_cannot_be_put_back_is_named_and_the_others_are() -> None:
+    ring, health, last = Recorder("routing"), Recorder("health"), Recorder("last")
+    core, _ = followed(ring, health, last)
+    core.take(version(1, routing={"x": 1}, health={"x": 1}, last={"x": 1}))
+    ring.breaks, last.breaks = 1, 2  # the first part's defect is seen when it is put back
+    refused = core.take(version(2, routing={"x": 2}, health={"x": 2}, last={"x": 2}))
+    assert isinstance(refused, Refused)
+    assert refused.part == "last"
+    assert "routing could not be put back" in refused.why
+    assert "health" not in refused.why
+    assert (health.now, last.now, core.version) == (1, 1, 1)
+
+
+def test_what_can_be_put_back_is_not_said_to_be_lost() -> None:
+    ring, health = Recorder("routing"), Recorder("health")
+    core, _ = followed(ring, health)
+    core.take(version(1, routing={"x": 1}, health={"x": 1}))
+    health.breaks = 2
+    refused = core.take(version(2, routing={"x": 2}, health={"x": 2}))
+    assert isinstance(refused, Refused)
+    assert refused.why.endswith("RuntimeError('a defect')")
+
+
 def test_a_part_that_raises_anything_refuses() -> None:
     class Odd:
         name = "odd"

@@ -81,6 +81,7 @@ class Deaf:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.gets = 0
+        self.watches = 0
         self.away = False
 
     def __getattr__(self, name: str) -> Any:
@@ -97,10 +98,11 @@ class Deaf:
         return self
 
     async def __aenter__(self) -> Any:
+        self.watches += 1
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        return None
+        self.watches -= 1
 
     async def wait(self, timeout_ms: float) -> bool:
         await _timer(timeout_ms)
@@ -121,6 +123,15 @@ async def deaf(client: Client) -> tuple[HotConfig, Deaf, Ring]:
     hot = HotConfig(own, "prod", (ring,), poll_ms=50)
     await hot.ready()
     return hot, meta, ring
+
+
+async def test_a_document_that_is_followed_no_more_is_watched_no_more(memory_url: str) -> None:
+    async with connect(memory_url) as client:
+        await ring_of(client, "a")
+        hot, meta, _ = await deaf(client)
+        assert meta.watches == 1
+        await hot.close()
+        assert meta.watches == 0
 
 
 async def test_a_lost_watch_is_made_up_for_by_looking(memory_url: str) -> None:
