@@ -141,8 +141,11 @@ async def test_closing_leaves_nothing_behind_in_the_middle_of_a_probe(probed: Pr
     prober = probed.prober()
     prober.failed("a", "refused")
     await pass_time(5)
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
     await prober.close()
     await prober.close()
+    assert loop.time() == now_s, "nobody waits for a probe that hangs"
     assert asyncio.all_tasks() == {asyncio.current_task()}
     prober.failed("b", "refused")  # too late, and nothing happens
     assert asyncio.all_tasks() == {asyncio.current_task()}
