@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlog import aio
-from dlog.errors import ConfigError, NotFound
+from dlog.errors import ConfigError, Conflict, LeaseLost, NotFound, Unavailable
 from dlog.groups import presence
 from dlog.groups.charter import Charter, Mark, agree
 from dlog.groups.group_driver import GroupDriver
@@ -276,3 +276,169 @@ async def test_a_lease_that_nobody_wrote_is_free_from_the_beginning(scene: Scene
     await scene.begin({})
     leases = await leases_of(scene.driver, scene.leases, ["orders/2", "orders/0"])
     assert leases == {"orders/2": Lease("orders/2"), "orders/0": Lease("orders/0")}
+
+
+# --- putting it elsewhere
+
+
+async def standing(scene: Scene) -> dict[int, int | None]:
+    """Where each shard goes on."""
+    shards = (await scene.group.describe(lag=False)).shards
+    return {s.number: None if s.checkpoint is None else s.checkpoint.next_seq for s in shards}
+
+
+async def held_at(scene: Scene, shard: int) -> list[int]:
+    return [each.seq for each in await scene.client.admin.holds(f"orders/{shard}")]
+
+
+async def test_all_shards_are_put_elsewhere_and_held_there(scene: Scene) -> None:
+    """Each at its own: what the program kept with the old checkpoint is gone."""
+    await scene.begin({})
+    held = await scene.take(1, ANA, 15)
+    await scene.driver.run(scene.leases.release(held, ANA, None))
+    told = await scene.group.reset("latest")
+    assert [(t.log, t.before and t.before.next_seq, t.after.next_seq, t.refused) for t in told] == [
+        ("orders/0", None, 10, None),
+        ("orders/1", 15, 20, None),
+        ("orders/2", None, 30, None),
+    ]
+    assert await standing(scene) == {0: 10, 1: 20, 2: 30}
+    await scene.group.reset("earliest", shards=[1, 2])
+    assert await standing(scene) == {0: 10, 1: 0, 2: 0}
+    assert [await held_at(scene, n) for n in range(3)] == [[10], [0], [0]]
+    await scene.group.reset(7, shards=[0])
+    await scene.group.reset(8, shards=[0])
+    assert await held_at(scene, 0) == [8]
+
+
+async def test_a_shard_that_is_consumed_is_put_elsewhere_by_force_alone(scene: Scene) -> None:
+    """Its worker is fenced, and asked to look."""
+    await scene.begin({})
+    await scene.register(ANA)
+    held = await scene.take(1, ANA, 15)
+    for dry_run in (True, False):
+        first, second = await scene.group.reset(5, shards=[0, 1], dry_run=dry_run)
+        assert (first.refused, second.after) == (None, None)
+        assert "consumed by ana" in second.refused
+        assert second.before.next_seq == 15
+    (told,) = await scene.group.reset(5, shards=[1], force=True, dry_run=True)
+    assert (told.refused, told.after.next_seq) == (None, 5)
+    assert await standing(scene) == {0: 5, 1: 15, 2: None}
+    (told,) = await scene.group.reset(5, shards=[1], force=True)
+    assert (told.refused, told.before.next_seq, told.after.next_seq) == (None, 15, 5)
+    assert await standing(scene) == {0: 5, 1: 5, 2: None}
+    with pytest.raises(LeaseLost):
+        await scene.driver.run(scene.leases.save(held, ANA, await scene.at(1, 16)))
+    seen = await scene.driver.run(presence.read_workers(scene.places, BOB))
+    assert seen[ANA].node.wanted == ("orders/1",)
+
+
+async def test_what_would_be_done_is_told_and_not_done(scene: Scene) -> None:
+    await scene.begin({})
+    told = await scene.group.reset("latest", dry_run=True)
+    assert [each.after.next_seq for each in told] == [10, 20, 30]
+    assert await standing(scene) == {0: None, 1: None, 2: None}
+    assert [await held_at(scene, n) for n in range(3)] == [[], [], []]
+
+
+async def test_a_shard_is_put_no_further_than_where_it_ends_so_far(scene: Scene) -> None:
+    """What comes then would be passed over."""
+    await scene.begin({})
+    (told,) = await scene.group.reset(10, shards=[0])
+    assert told.refused is None
+    (told,) = await scene.group.reset(11, shards=[0])
+    assert told.refused is not None
+    assert "ends at seq 10" in told.refused
+    assert await standing(scene) == {0: 10, 1: None, 2: None}
+
+
+async def test_a_shard_that_is_finished_stays_so(scene: Scene) -> None:
+    await scene.begin({})
+    held = await scene.take(0, ANA, 10)
+    await scene.driver.run(scene.leases.finish(held, ANA, None))
+    for force in (False, True):
+        (told,) = await scene.group.reset("earliest", shards=[0], force=force)
+        assert (told.after, told.before.next_seq) == (None, 10)
+        assert "at its end" in told.refused
+    assert (await scene.group.describe()).shards[0].state == "finished"
+
+
+async def test_a_shard_whose_log_is_not_made_yet_is_put_nowhere(scene: Scene) -> None:
+    await scene.begin({})
+    await scene.writer.close()
+    first, _ = await scene.stream.split(1)
+    (told,) = await scene.group.reset("earliest", shards=[first.number])
+    assert (told.before, told.after) == (None, None)
+    assert "not made yet" in told.refused
+
+
+async def test_one_shard_is_put_somewhere_with_what_its_program_finds_there(scene: Scene) -> None:
+    await scene.begin({})
+    told = await scene.group.set_checkpoint(1, 4, app=b"state")
+    assert told.after.next_seq == 4
+    found = (await scene.group.describe()).shards[1].checkpoint
+    assert (found.next_seq, found.app) == (4, b"state")
+    await scene.take(1, ANA)
+    with pytest.raises(Conflict, match="consumed by ana"):
+        await scene.group.set_checkpoint(1, 5)
+    await scene.group.set_checkpoint(1, 5, force=True)
+    found = (await scene.group.describe()).shards[1].checkpoint
+    assert (found.next_seq, found.app) == (5, b"")
+
+
+async def test_what_failed_behind_shards_that_were_put_elsewhere_is_told(scene: Scene) -> None:
+    """One that fails before any is somewhere else is raised: nothing happened."""
+    await scene.begin({})
+    group, place = scene.group, scene.group._place
+    bad = {"orders/1"}
+
+    async def placed(stores: Any, log: str, to: Any) -> Any:
+        if log in bad:
+            raise Unavailable("no bookie")
+        return await place(stores, log, to)
+
+    group._place = placed
+    with pytest.raises(Unavailable):
+        await group.reset("latest", dry_run=True)
+    told = await group.reset("latest")
+    assert [each.log for each in told] == ["orders/0", "orders/1", "orders/2"]
+    assert [each.after and each.after.next_seq for each in told] == [10, None, None]
+    assert "no bookie" in told[1].refused
+    assert "not tried: shard 'orders/1' failed before it" in told[2].refused
+    bad.add("orders/0")
+    with pytest.raises(Unavailable):
+        await group.reset("earliest")
+    assert await standing(scene) == {0: 10, 1: None, 2: None}
+
+
+# --- and away
+
+
+async def test_a_group_with_workers_is_not_removed(scene: Scene) -> None:
+    await scene.begin({})
+    await scene.group.reset("latest")
+    await scene.register(ANA)
+    with pytest.raises(Conflict, match="has workers: ana"):
+        await scene.group.remove()
+    assert await scene.client.groups() == [("billing", "orders")]
+
+
+async def test_of_a_group_that_is_removed_nothing_is_left(scene: Scene) -> None:
+    await scene.begin({})
+    await scene.group.reset("latest")
+    await scene.group.remove()
+    with pytest.raises(NotFound):
+        await scene.group.describe()
+    assert [await held_at(scene, n) for n in range(3)] == [[], [], []]
+    assert await scene.client.groups() == []
+    await scene.begin({})
+    assert await standing(scene) == {0: None, 1: None, 2: None}, "as one that was never there"
+
+
+async def test_groups_are_listed_by_name_and_for_one_stream(scene: Scene) -> None:
+    await scene.begin({})
+    places = GroupPlaces(scene.stores.layout, "audit", "others")
+    await scene.driver.run(agree(places, scene.charter))
+    assert await scene.client.groups() == [("audit", "others"), ("billing", "orders")]
+    assert await scene.client.groups("others") == [("audit", "others")]
+    assert await scene.client.groups("nobody's") == []

@@ -10,7 +10,7 @@ import pytest
 
 from dlog.errors import LeaseLost
 from dlog.groups.asks import Register, Renew, Save, Saved
-from dlog.groups.consumer import ShardConsumer
+from dlog.groups.consumer import ShardConsumer, StopReason
 from dlog.groups.core import WorkerCore
 from dlog.groups.heart import Heart
 from dlog.groups.homes import SameHome
@@ -213,3 +213,62 @@ async def test_what_does_not_get_on_is_told_with_the_next_renewal() -> None:
 class _Holds:
     def move(self, shard: str, position: Position) -> None:
         pass
+
+
+# --- before it begins
+
+
+async def test_a_heart_that_has_not_begun_has_nothing_and_lets_nothing_be_delivered() -> None:
+    found = heart([])
+    assert not found.may_deliver("s/0", 1)
+    assert not found.still_owner("s/0", 1)
+    assert found.has_lost("s/0", 1)
+    assert found.parents("s/0") == ()
+    assert found.resume(None) == ()
+    with pytest.raises(LeaseLost):
+        found.checkpoint("s/0", 1, at(3), at_once=True)
+    told = found.facts()
+    assert (told.id, told.shards, told.failed) == (None, {}, ())
+    assert (told.is_member, told.quiet_s) == (False, None)
+
+
+async def test_a_shard_is_lost_with_its_epoch_and_when_it_is_fenced() -> None:
+    found, core = with_a_shard([])
+    assert not found.has_lost("s/0", 1)
+    assert found.has_lost("s/0", 2)
+    assert found.has_lost("s/1", 1)
+    core.consumers["s/0"].is_fenced = True
+    assert found.has_lost("s/0", 1)
+
+
+async def test_only_what_is_being_processed_here_is_delivered() -> None:
+    found, core = with_a_shard([])
+    found.delivered("s/0", 1, at(12).position)
+    found.checkpoint("s/0", 1, at(12), at_once=False)
+    for shard, epoch in (("s/0", 2), ("s/1", 1)):
+        with pytest.raises(LeaseLost):
+            found.delivered(shard, epoch, at(13).position)
+    core.consumers["s/0"].stop(StopReason.HANDED_OVER)
+    with pytest.raises(LeaseLost):
+        found.delivered("s/0", 1, at(13).position)
+
+
+async def test_where_a_shard_begins_is_kept_if_it_is_still_the_same_shard() -> None:
+    found, core = with_a_shard([])
+    found.begun_at("s/0", 2, at(20).position)
+    found.begun_at("s/1", 1, at(20).position)
+    assert not [each for each in core.take() if isinstance(each, Save)]
+    found.begun_at("s/0", 1, at(20).position)
+    (ask,) = [each for each in core.take() if isinstance(each, Save)]
+    assert ask.checkpoint.next_seq == 20
+
+
+async def test_facts_are_those_of_the_core() -> None:
+    found, core = with_a_shard([])
+    found._now_s = lambda: 7.0
+    told = found.facts()
+    assert told.id is None, "it is not registered"
+    assert told.shards == {"s/0": "processing"}
+    assert told.quiet_s == 7.0
+    core.member.seen = SeenWorker(WorkerNode(ME), 1)
+    assert found.facts().id == ME

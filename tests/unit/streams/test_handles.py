@@ -132,11 +132,16 @@ async def test_a_close_whose_time_is_over_tells_all_that_wait(stream: Any) -> No
     ticket = await writer.submit(b"hangs", key=key_of(0))
     patient = asyncio.create_task(writer.close())
     await asyncio.sleep(0)
+    cancelled = asyncio.create_task(writer.close())
+    await asyncio.sleep(0)
     with pytest.raises(Timeout):
         await writer.close(timeout=0)
+    cancelled.cancel()
     with pytest.raises(WriterClosed):
         await ticket
     await patient
+    with pytest.raises(asyncio.CancelledError):  # by its own caller
+        await cancelled
     assert writer.closed
     with pytest.raises(WriterClosed):
         await writer.append(b"x", key=key_of(1))
