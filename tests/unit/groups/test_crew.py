@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlog.groups.asks import Shutdown, StartShard, StopFetch
+from dlog.groups.asks import Shutdown, StopFetch
 from dlog.groups.consumer import StopReason
 from dlog.groups.crew import Crew, watch_over
 from dlog.groups.heart import Facts, Fenced
@@ -265,17 +265,6 @@ def test_orders_reach_the_shard_that_they_name_and_no_other() -> None:
         assert a.told == ["stop_fetch", "fenced"]
         assert b.told == [StopReason.CLOSING], "it was fenced in an earlier epoch"
         assert hub.shards[-1] == 2
-
-    run_virtually(story())
-
-
-def test_a_crew_that_was_dropped_begins_nothing() -> None:
-    async def story() -> None:
-        crew, _ = a_crew()
-        crew.on_orders([StartShard("a", 1, None)])
-        crew.drop()
-        await asyncio.sleep(0)
-        assert crew.runs == {}
 
     run_virtually(story())
 

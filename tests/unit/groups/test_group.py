@@ -246,6 +246,7 @@ async def test_what_is_handed_over_is_planned_as_the_taker_s(scene: Scene) -> No
     assert len(await scene.plan()) == 1
     await scene.driver.run(scene.leases.announce("orders/2", BOB))
     assert await scene.plan() == set()
+    assert await scene.plan(without=["bob"]) == set(), "who is at it has it still"
 
 
 async def test_what_is_finished_or_waits_is_planned_for_nobody(scene: Scene) -> None:
@@ -433,6 +434,19 @@ async def test_of_a_group_that_is_removed_nothing_is_left(scene: Scene) -> None:
     assert await scene.client.groups() == []
     await scene.begin({})
     assert await standing(scene) == {0: None, 1: None, 2: None}, "as one that was never there"
+
+
+async def test_logs_of_leases_go_with_their_group(scene: Scene) -> None:
+    """Also where some of them were never made."""
+    await scene.begin({})
+    charter = Charter(scene.uid, "logs", 1000)
+    places = GroupPlaces(scene.stores.layout, "logged", "orders")
+    await scene.driver.run(agree(places, charter))
+    await scene.client.admin.create(places.lease_log("orders/0"))
+    await scene.client.group("logged", "orders").remove()
+    with pytest.raises(NotFound):
+        await scene.client.admin.describe(places.lease_log("orders/0"))
+    assert await scene.client.groups() == [("billing", "orders")]
 
 
 async def test_groups_are_listed_by_name_and_for_one_stream(scene: Scene) -> None:

@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 
 from dlog.drive import Driver
-from dlog.errors import LeaseLost
+from dlog.errors import Conflict, LeaseLost, NotFound, Outcome, Unavailable
 from dlog.groups import presence
 from dlog.groups.places import GroupPlaces
 from dlog.groups.view import WorkerId
+from dlog.groups.workers import WorkerNode
 from dlog.ledger.store import LedgerStore
 from dlog.meta.layout import Layout
 from dlog.meta.memory import MemoryMetaStore, MemoryTree
@@ -135,3 +136,61 @@ async def test_nodes_that_are_no_workers_are_passed_over(meta: Metadata) -> None
     await meta.store.create(f"{PLACES.workers}/something", b"")
     await meta.register(ANA)
     assert set(await meta.workers(ANA)) == {ANA}
+
+
+# --- answers that get lost
+
+
+def played(work: Any, answers: list[Any]) -> Any:
+    """To its end, or until the answers are over: the last of them goes on and on."""
+    answer: Any = None
+    for number in range(100):
+        try:
+            effect = work.throw(answer) if isinstance(answer, Exception) else work.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        assert effect is not None
+        answer = answers[min(number, len(answers) - 1)]
+    raise AssertionError("it does not end")
+
+
+LOST = Unavailable("no answer", outcome=Outcome.UNKNOWN)
+AWAY = Unavailable("nobody is there", outcome=Outcome.NOT_HAPPENED)
+
+
+def node_of(worker: WorkerId, **more: Any) -> tuple[bytes, int]:
+    return WorkerNode(worker, **more).to_bytes(), 3
+
+
+def test_a_worker_that_gets_no_answer_registers_no_longer_than_it_tries() -> None:
+    nothing = [LOST, NotFound("no node")]
+    with pytest.raises(Unavailable, match="no answer"):
+        played(presence.register(PLACES, ANA, None), [[], *nothing * 20])
+    with pytest.raises(Unavailable, match="nobody is there"):
+        played(presence.register(PLACES, ANA, None), [[], AWAY])
+    found = played(presence.register(PLACES, ANA, None), [[], LOST, node_of(ANA)])
+    assert (found.node.id, found.version) == (ANA, 3), "it had been taken"
+
+
+def test_a_ring_that_gets_no_answer_is_tried_again_and_no_longer_than_that() -> None:
+    seen = node_of(BOB)
+    ring = presence.ring
+    assert played(ring(PLACES, BOB, ["s"]), [seen, LOST, seen, 4]) is presence.Rung.HEARD
+    asked = node_of(BOB, wanted=("s",))
+    assert played(ring(PLACES, BOB, ["s"]), [seen, LOST, asked]) is presence.Rung.ASKED
+    for gone in (NotFound("no node"), Conflict("it renewed")):
+        with pytest.raises(type(gone)):
+            played(ring(PLACES, BOB, ["s"]), [seen, gone] * 40)
+    with pytest.raises(Unavailable, match="no answer"):
+        played(ring(PLACES, BOB, ["s"]), [seen, LOST] * 40)
+    with pytest.raises(Unavailable, match="nobody is there"):
+        played(ring(PLACES, BOB, ["s"]), [seen, AWAY, seen, 4])
+
+
+def test_a_worker_leaves_until_its_node_is_gone() -> None:
+    seen, gone = node_of(ANA), NotFound("no node")
+    for answers in ([gone], [seen, None], [seen, gone], [seen, LOST, gone]):
+        assert played(presence.leave(PLACES, ANA), answers) is None
+    assert played(presence.leave(PLACES, ANA), [seen, Conflict("rung"), seen, None]) is None
+    with pytest.raises(Unavailable, match="nobody is there"):
+        played(presence.leave(PLACES, ANA), [seen, AWAY, seen, None])
