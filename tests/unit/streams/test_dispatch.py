@@ -369,3 +369,82 @@ async def test_a_receiver_counts_what_the_log_has_and_stops_at_what_it_refuses(
         await receiver.take(1, KEY, bad)
     assert refused.value.taken == 1
     assert await fleet.read(KEY) == [b"0", b"1"]
+
+
+def bare(transport: Any, **options: Any) -> Dispatcher:
+    """Without probes, to one endpoint."""
+    return Dispatcher(
+        Routes(Router.of(["a"])),
+        transport,
+        client_id=1,
+        options=FlightOptions(answer_s=60.0, **options),
+        clock=LoopClock(asyncio.get_running_loop()),
+        chance=Fixed(0.5),
+    )
+
+
+def test_what_comes_next_goes_as_soon_as_the_answer_is_there() -> None:
+    """No timer is waited for: the messages of a key go one call after the other."""
+
+    async def story() -> None:
+        async def take(endpoint: str, client_id: int, key: bytes, messages: Any) -> int:
+            await pass_time(0.1)
+            return 1
+
+        loop = asyncio.get_running_loop()
+        async with bare(take, call_messages_max=1) as messages:
+            settled = [(await messages.submit(KEY, b"%d" % number))[1] for number in range(5)]
+            await asyncio.gather(*settled)
+            assert loop.time() == pytest.approx(0.5)
+
+    run_virtually(story())
+
+
+def test_a_call_that_is_on_its_way_ends_with_its_dispatcher() -> None:
+    async def story() -> None:
+        begun: list[bytes] = []
+
+        async def hang(endpoint: str, client_id: int, key: bytes, messages: Any) -> int:
+            begun.append(key)
+            await asyncio.Event().wait()
+            return 0
+
+        messages = bare(hang)
+        _, settled = await messages.submit(KEY, b"0")
+        await pass_time(0.1)
+        assert begun == [KEY]
+        await messages.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        with pytest.raises(WriterClosed):
+            await settled
+
+    run_virtually(story())
+
+
+def test_whoever_waits_for_room_is_told_of_the_end() -> None:
+    """Closed, or broken by a defect: nobody waits for ever."""
+
+    async def story() -> None:
+        async def hang(*_: Any) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+        for is_broken in (False, True):
+            messages = bare(hang, messages_max=1)
+            _, settled = await messages.submit(KEY, b"0")
+            waiting = asyncio.ensure_future(messages.submit(KEY, b"1"))
+            await pass_time(0.1)
+            assert not waiting.done()
+            if is_broken:
+                messages._flight.pulse = None  # type: ignore[method-assign, assignment]
+                messages.routes_changed()
+                await pass_time(0.1)
+            else:
+                await messages.close()
+            with pytest.raises(TypeError if is_broken else WriterClosed):
+                await waiting
+            with pytest.raises(TypeError if is_broken else WriterClosed):
+                await settled
+            await messages.close()
+
+    run_virtually(story())

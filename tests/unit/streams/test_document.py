@@ -170,3 +170,40 @@ def test_single_copies_come_back_as_they_were() -> None:
     options = LogOptions(ensemble=1, write_quorum=1, ack_quorum=1, unsafe_single_copy=True)
     meta = dataclasses.replace(fresh(), options=options)
     assert StreamMeta.from_bytes(meta.to_bytes(), "here").options == options
+
+
+def test_a_pinned_key_remembers_the_shard_that_it_was_in() -> None:
+    """Of the shards that a change replaced, and of no others."""
+    meta = fresh(3, pins={b"in 0": 0, b"in 1": 1})
+    split = meta.split("s", 0, [5], "t")
+    for child in split.shards[3:]:
+        assert child.came_from(b"in 0") == 0
+        assert child.came_from(b"in 1") is None
+        assert child.came_from(b"of nobody") is None
+    (merged,) = split.merged("s", [1, 2], "u").shards[5:]
+    assert merged.came_from(b"in 1") == 1
+    assert merged.came_from(b"in 0") is None
+
+
+def test_each_change_of_who_has_a_key_is_one_version() -> None:
+    meta = fresh(3)
+    split = meta.split("s", 0, [5, 9], "t")
+    assert split.version == meta.version + 1
+    assert split.merged("s", [1, 2], "u").version == meta.version + 2
+    assert split.ended([0]).version == split.version, "it moves no key"
+
+
+def test_a_new_stream_has_room_for_each_of_its_shards_to_be_replaced() -> None:
+    most = limits.SHARDS_MAX // 2
+    assert len(fresh(most).shards) == most
+    for wrong in (0, most + 1, 2.0, True):
+        with pytest.raises(ConfigError, match=f"1 to {most} shards"):
+            fresh(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pin", ["k", 7, {"key": "*", "shard": 0}, {"key": "aw=="}, {"shard": 0}])
+def test_a_pinned_key_that_is_garbled_is_refused(pin: Any) -> None:
+    fields = json.loads(fresh(1).to_bytes())
+    fields["shards"][0]["pinned_in"] = [pin]
+    with pytest.raises(FormatError, match="at /s"):
+        StreamMeta.from_bytes(json.dumps(fields).encode(), "at /s")

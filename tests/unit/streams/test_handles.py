@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dlog import aio
+from dlog import aio, limits
 from dlog.errors import (
     Corrupt,
     DlogError,
@@ -23,6 +23,7 @@ from dlog.errors import (
     Timeout,
     WriterClosed,
 )
+from dlog.streams.following import Table
 from dlog.streams.routing.hashing import key_hash
 from dlog.streams.sources import BATCHES_AHEAD
 from tests.api.waiting import eventually
@@ -352,3 +353,30 @@ async def test_behind_an_entry_that_cannot_be_decoded_reading_goes_on_when_it_is
                 await reader.skip(0)
             await writer.append(b"good", key=key_of(0))
             assert [each.message.value for each in await reader.read()] == [b"good"]
+
+
+# --- what is remembered of keys
+
+
+class Counting(dict[bytes, Any]):
+    most = 0
+
+    def __setitem__(self, key: bytes, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.most = max(self.most, len(self))
+
+
+class Everything:
+    def owner_of(self, key: bytes) -> int:
+        return 0
+
+
+def test_of_so_many_keys_the_shard_is_remembered_and_no_more() -> None:
+    """A program with ever new keys takes no more memory for them."""
+    known, lane = Counting(), object()
+    table = Table(Everything(), {0: lane}, (lane,), known)  # type: ignore[arg-type, dict-item]
+    for number in range(limits.STREAM_KEYS_KNOWN + 100):
+        assert table.find(b"%d" % number) is lane
+    assert known.most == limits.STREAM_KEYS_KNOWN
+    assert table.find(b"%d" % number) is lane
+    assert len(known) == 100, "all of them were forgotten at once"

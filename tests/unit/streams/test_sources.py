@@ -133,3 +133,18 @@ async def test_nothing_is_asked_of_a_shard_whose_place_is_at_the_end_of_the_read
         assert await ended(source) is None
         assert source.reader is None
         assert not source.ready
+
+
+async def test_a_shard_that_is_dropped_says_nothing_of_its_own(scene: Scene) -> None:
+    """The reader of the stream does; and there may be nothing yet to let go."""
+    scene.source().drop()
+    async with scene.client.open_writer(scene.shard.log) as writer:
+        await writer.append(b"x")
+    source = scene.source()
+    source.start(None)
+    await eventually(lambda: source.ready)
+    source.drop()
+    assert source.task is not None
+    assert source.reader is not None
+    assert source.reader.closed
+    await asyncio.gather(source.task, return_exceptions=True)

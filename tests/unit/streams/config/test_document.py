@@ -177,3 +177,30 @@ def test_a_part_has_a_plain_name(name: object) -> None:
 def test_who_and_note_are_short_plain_text(who: str, note: str | None) -> None:
     with pytest.raises(ConfigError):
         Stamp("t", who, 0, note)
+
+
+def nested(levels: int) -> dict[str, object]:
+    """A document of so many levels, its own among them."""
+    inner: dict[str, object] = {}
+    for _ in range(levels - 2):
+        inner = {"x": inner}
+    return {"part": inner}
+
+
+def test_a_document_has_so_many_levels_and_no_more() -> None:
+    most = limits.CONFIG_DEPTH_MAX
+    assert content_from(nested(most)) == nested(most)
+    with pytest.raises(ConfigError, match=f"at most {most} levels"):
+        content_from(nested(most + 1))
+    wide: dict[str, dict[str, object]] = {"part": {f"k{n}": [] for n in range(2 * most)}}
+    assert content_from(wide) == wide, "many beside each other are not deep"
+
+
+def test_a_version_says_who_made_it_when_and_why() -> None:
+    document = NOBODYS.changed({"a": {"x": 1}}, Stamp("t1", "ana@host:1", 7, "to begin with"))
+    document = document.changed({"a": {"x": 2}}, Stamp("t2", "bob@host:2", 9, None), restores=1)
+    assert (document.who, document.at_us, document.note) == ("bob@host:2", 9, None)
+    assert document.restores == 1
+    (kept,) = document.history
+    assert (kept.who, kept.at_us, kept.note) == ("ana@host:1", 7, "to begin with")
+    assert (kept.token, kept.restores) == ("t1", None)
