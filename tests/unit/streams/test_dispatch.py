@@ -448,3 +448,71 @@ def test_whoever_waits_for_room_is_told_of_the_end() -> None:
             await messages.close()
 
     run_virtually(story())
+
+
+class HeldKey:
+    """The log of a key, that answers when the test says so, or fails."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.error: Exception | None = None
+        self.is_closed = False
+
+    async def submit(self, client_id: int, message: Numbered) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_receiver_lets_no_key_go_that_somebody_waits_for() -> None:
+    """It has more than it should, for so long."""
+
+    async def story() -> None:
+        held: dict[bytes, HeldKey] = {}
+
+        async def hold(key: bytes) -> HeldKey:
+            return held.setdefault(key, HeldKey())
+
+        receiver = Receiver(hold, keys_max=1)
+        taking = [
+            asyncio.ensure_future(receiver.take(1, key, [Numbered(0, b"")])) for key in (b"a", b"b")
+        ]
+        await pass_time(0.1)
+        held[b"a"].answer.set_result(None)
+        assert await taking[0] == 1
+        assert [held[key].is_closed for key in (b"a", b"b")] == [True, False]
+        held[b"b"].answer.set_result(None)
+        assert await taking[1] == 1
+        assert not held[b"b"].is_closed, "it is the one that there is room for"
+        await receiver.close()
+        assert held[b"b"].is_closed
+
+    run_virtually(story())
+
+
+def test_a_key_that_was_lost_is_let_go_and_had_again_for_the_next_message() -> None:
+    async def story() -> None:
+        held: list[HeldKey] = []
+
+        async def hold(key: bytes) -> HeldKey:
+            held.append(HeldKey())
+            held[-1].answer.set_result(None)
+            return held[-1]
+
+        receiver = Receiver(hold)
+        assert await receiver.take(1, KEY, [Numbered(0, b""), Numbered(1, b"")]) == 2
+        held[0].error = dlog.Fenced("by another endpoint")
+        assert await receiver.take(1, KEY, [Numbered(2, b"")]) == 0
+        assert held[0].is_closed
+        assert await receiver.take(1, KEY, [Numbered(2, b"")]) == 1
+        assert len(held) == 2
+        held[1].answer = asyncio.get_running_loop().create_future()
+        held[1].answer.set_exception(dlog.Fenced("by another endpoint"))
+        assert await receiver.take(1, KEY, [Numbered(3, b"")]) == 0, "it failed on its way"
+        assert held[1].is_closed
+        await receiver.close()
+
+    run_virtually(story())

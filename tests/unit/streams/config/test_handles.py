@@ -297,3 +297,28 @@ async def test_every_step_of_it_is_announced(memory_url: str) -> None:
     finally:
         trace.listen(None)
     assert trace.CONFIG_POINTS <= reached
+
+
+async def test_how_often_a_client_looks_is_its_own_to_say(memory_url: str) -> None:
+    """And one that said it wrong follows nothing yet."""
+    async with connect(memory_url) as client:
+        async with client.open_writer("orders"):
+            with pytest.raises(ConfigError, match="poll_ms"):
+                await client.follow_config("prod", poll_ms=1)
+            assert client.followed_config is None
+            followed = await client.follow_config("other", poll_ms=60_000)
+            assert await client.follow_config("other", poll_ms=60_000) is followed
+
+
+async def test_each_change_says_who_made_it_and_why(memory_url: str) -> None:
+    async with connect(memory_url) as client:
+        prod = client.config("prod")
+        ana = "ana@host:1"
+        made = [
+            await prod.set("writer", {"linger_ms": 4}, note="set it", who=ana),
+            await prod.replace({"writer": {"linger_ms": 5}}, note="replaced it", who=ana),
+            await prod.rollback(1, note="back again", who=ana),
+        ]
+    assert [each.note for each in made] == ["set it", "replaced it", "back again"]
+    assert {each.who for each in made} == {ana}
+    assert [each.version for each in made] == [1, 2, 3]
