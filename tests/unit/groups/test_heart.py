@@ -178,6 +178,14 @@ async def test_a_save_behind_one_that_is_on_its_way_is_kept_with_it() -> None:
     assert later.done()
 
 
+async def test_all_that_wait_for_less_than_what_is_kept_are_told() -> None:
+    """Also if it is none of theirs."""
+    found, core = hearing()
+    first, second, later = (save(found, seq) for seq in (2, 3, 7))
+    found._mind(core, Saved("s/0", at(5)))
+    assert (first.done(), second.done(), later.done()) == (True, True, False)
+
+
 async def test_a_checkpoint_that_is_kept_already_is_no_wait() -> None:
     found, core = hearing()
     save(found, 3)

@@ -239,6 +239,34 @@ async def test_a_reader_that_could_not_close_its_client_says_so_once(stream: Any
         await reader.read()
 
 
+@pytest.mark.parametrize("kind", ["open_writer", "open_reader"])
+async def test_whoever_closes_while_another_does_waits_for_the_same_end(
+    stream: Any, kind: str
+) -> None:
+    class Client:
+        closed = 0
+
+        def __init__(self) -> None:
+            self.may_end = asyncio.Event()
+
+        async def close(self) -> None:
+            self.closed += 1
+            await self.may_end.wait()
+
+    handle, client = await getattr(stream, kind)(), Client()
+    handle.own(client)
+    first = asyncio.create_task(handle.close())
+    await eventually(lambda: client.closed)
+    second = asyncio.create_task(handle.close())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+    client.may_end.set()
+    await asyncio.gather(first, second)
+    assert client.closed == 1
+
+
 async def test_a_reader_that_is_closed_ends_the_read_that_waits(stream: Any) -> None:
     async with stream.open_writer():
         reader = await stream.open_reader(follow=True)
