@@ -10,6 +10,7 @@ import pytest
 
 from dlog.errors import LeaseLost
 from dlog.groups.asks import Register, Renew, Save, Saved
+from dlog.groups.charter import Charter
 from dlog.groups.consumer import ShardConsumer, StopReason
 from dlog.groups.core import WorkerCore
 from dlog.groups.heart import Heart
@@ -186,6 +187,16 @@ async def test_all_that_wait_for_less_than_what_is_kept_are_told() -> None:
     assert (first.done(), second.done(), later.done()) == (True, True, False)
 
 
+async def test_one_that_waits_no_more_keeps_no_other_from_being_told() -> None:
+    found, core = hearing()
+    gone, there = save(found, 3), save(found, 3)
+    gone.set_result(None)
+    kept(found, core)
+    if not there.done():
+        kept(found, core)
+    assert there.done()
+
+
 async def test_a_checkpoint_that_is_kept_already_is_no_wait() -> None:
     found, core = hearing()
     save(found, 3)
@@ -280,3 +291,58 @@ async def test_facts_are_those_of_the_core() -> None:
     assert told.quiet_s == 7.0
     core.member.seen = SeenWorker(WorkerNode(ME), 1)
     assert found.facts().id == ME
+
+
+# --- its end
+
+
+class _Aside:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def that_ends(error: BaseException | None, *, has_begun: bool) -> tuple[Heart, _Aside]:
+    aside = _Aside()
+
+    async def open_aside() -> Any:
+        return aside
+
+    async def beat(_: Any) -> str:
+        if has_begun:
+            found.begun.set_result(Charter("u", "nodes", 1000))
+        if error is not None:
+            raise error
+        return "all is done"
+
+    found = Heart("g", "s", "me", WorkerOptions(), open_aside, SameHome(), lambda orders: None)
+    found._beat = beat  # type: ignore[method-assign, assignment]
+    return found, aside
+
+
+async def test_a_heart_that_ends_says_why_and_lets_its_client_go() -> None:
+    found, aside = that_ends(None, has_begun=True)
+    await found.beat()
+    assert found.ended.result(0) == "all is done"
+    assert aside.closed == 1
+
+
+async def test_a_heart_that_fails_tells_whoever_waits_for_its_beginning_or_its_end() -> None:
+    for has_begun in (False, True):
+        found, aside = that_ends(ValueError("7"), has_begun=has_begun)
+        await found.beat()
+        told = found.ended if has_begun else found.begun
+        with pytest.raises(ValueError, match="7"):
+            told.result(0)
+        assert found.ended.done()
+        assert aside.closed == 1
+
+
+async def test_a_heart_that_is_cancelled_has_ended() -> None:
+    found, aside = that_ends(asyncio.CancelledError(), has_begun=True)
+    with pytest.raises(asyncio.CancelledError):
+        await found.beat()
+    assert found.ended.result(0) == "closed"
+    assert aside.closed == 1
