@@ -124,6 +124,7 @@ def test_a_lost_page_is_one_finding_and_what_stands_behind_it_is_none(
     (found,) = (each for each in walk.findings if each.is_damage)
     wanted = {"missing": Kind.PAGE_MISSING, "unreadable": Kind.PAGE_UNREADABLE}
     assert found.kind is wanted.get(how, Kind.PAGE_STALE)
+    assert how != "stale" or "bytes is 1" in found.told
     assert (found.severity, found.action) == (Severity.BAD, Action.WRITE_PAGE)
     assert (found.where.log, found.where.path) == (NAME, path)
     assert (found.where.first_seq, found.where.next_seq) == (ref.base_seq, ref.next_seq)
