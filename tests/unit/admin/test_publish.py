@@ -316,6 +316,38 @@ def test_somebody_else_who_publishes_the_batch_first_is_told() -> None:
     assert 50 not in {each.ledger_id for each in log.meta.segments}
 
 
+OTHER = WriterMark("theirs", "another writer", 0)
+
+
+@pytest.mark.parametrize("step", [CLAIM, COMMIT])
+def test_a_writer_that_claims_the_log_in_between_is_fenced(step: str) -> None:
+    """The batch has an epoch of its own, also where a reply was lost before the other claimed."""
+    log = small(sealed=False)
+    epoch = log.meta.epoch
+
+    def claim(effect: object) -> None:
+        log.put(log.meta.claimed(OTHER))
+        raise LOST
+
+    log.hooks[step].append(claim)
+    told = published(log, filled(log, 50, 2))
+    assert told.published
+    assert told.epoch is not None
+    assert told.epoch == log.meta.epoch > epoch + 1
+    assert told.next_seq == 6
+
+
+@pytest.mark.parametrize("point", [CLAIM, "takeover.recovered"])
+def test_without_a_lost_commit_an_outage_is_told_at_once(point: str) -> None:
+    log = small(sealed=False)
+    tries = limits.META_ATTEMPTS_MAX if point == CLAIM else 1
+    for _ in range(tries):
+        log.lose(point, Unavailable("away"))
+    error = failure(log, filled(log, 50, 1))
+    assert isinstance(error, Unavailable)
+    assert batch_of(log) is None
+
+
 def test_a_truncation_in_between_costs_one_more_try() -> None:
     log = small(sealed=False)
     log.before(COMMIT, lambda: log.change(truncate_before=Point(1)))
