@@ -13,7 +13,7 @@ from dlog.admin.discard import Discarded, Discarding, discard
 from dlog.effects import DeleteLedger, ReplaceNode
 from dlog.errors import Conflict, NotFound, Timeout, Unavailable
 from dlog.meta.listed import Doomed, DoomedPage, Segment
-from dlog.meta.log_meta import LogState
+from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import LogOptions
 from tests.scenarios.by_hand import NoChance
 from tests.unit.admin.scripted import READ, Scripted
@@ -49,6 +49,15 @@ def test_ledgers_that_nobody_can_list_are_deleted_without_a_mark(log: Scripted) 
     assert log.deleted == [5, 25, 69]
     assert log.meta == before
     assert not any(isinstance(each, ReplaceNode) for each in log.done)
+
+
+def test_a_ledger_as_high_as_the_floor_can_be_listed_by_nobody(log: Scripted) -> None:
+    log.change(ledger_floor=80)
+    of_job(log, 80, 81)
+    assert discarded(log, 80, 81) == Discarded((80, 81), ())
+    (mark,) = (each for each in log.done if each.point == MARKED)
+    assert isinstance(mark, ReplaceNode)
+    assert [each.ledger_id for each in LogMeta.from_bytes(mark.value, where="").deleting] == [81]
 
 
 def test_ledgers_that_could_be_listed_are_marked_before_they_are_deleted(log: Scripted) -> None:
@@ -214,6 +223,19 @@ def test_forgetting_whose_reply_is_lost_is_done_once(log: Scripted, applied: boo
     log.lose(FORGOTTEN, LOST, applied=applied)
     assert discarded(log, 80) == Discarded((80,), ())
     assert log.meta.deleting == ()
+
+
+def test_nothing_is_forgotten_in_a_log_that_was_made_anew(log: Scripted) -> None:
+    of_job(log, 80)
+
+    def made_anew() -> None:
+        removed = dataclasses.replace(log.meta, state=LogState.DELETED)
+        anew = removed.reborn("another", LogOptions())
+        log.put(dataclasses.replace(anew, deleting=(Doomed(80, 5),)))
+
+    log.before(FORGOTTEN, made_anew)
+    assert discarded(log, 80) == Discarded((80,), ())
+    assert log.meta.deleting == (Doomed(80, 5),)
 
 
 def test_a_ledger_that_cannot_be_deleted_now_keeps_its_mark(log: Scripted) -> None:

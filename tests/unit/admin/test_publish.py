@@ -421,7 +421,7 @@ def test_a_ledger_that_is_not_as_it_was_filled_is_refused(wrong: Any, error: Any
     "changes", [{"last_entry": 1}, {"bytes": 1}, {"messages": 4}, {"messages": 6}], ids=str
 )
 def test_a_segment_that_says_something_else_than_its_ledger_is_refused(
-    changes: dict[str, int],
+    changes: dict[str, Any],
 ) -> None:
     log = small(sealed=True)
     segment = dataclasses.replace(filled(log, 50, 2, 3), **changes)
