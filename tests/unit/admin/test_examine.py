@@ -35,6 +35,7 @@ class Meta(MemoryMetaStore):
         self.hidden: set[str] = set()
         self.refused: set[str] = set()
         self.is_away = False
+        self.rights_failure: Exception | None = None
         self.asked: list[str] = []
 
     async def examine(self) -> Sequence[Finding]:
@@ -42,6 +43,8 @@ class Meta(MemoryMetaStore):
 
     async def rights(self, path: str) -> Rights:
         self.asked.append(path)
+        if self.rights_failure is not None:
+            raise self.rights_failure
         if path in self.hidden:
             raise AuthError(f"no permission for {path}")
         return self.acls.get(path, CLOSED)
@@ -65,6 +68,8 @@ class Ledgers(MemoryLedgerStore):
         return [Finding("bookies", State.FINE, "all")]
 
     async def node_of(self, ledger_id: int) -> str:
+        if ledger_id == 98:
+            raise Unavailable("ZooKeeper went away")
         if ledger_id == 99:
             raise NotFound("there is no ledger 99")
         return f"/ledgers/{ledger_id // 10}/{ledger_id}"
@@ -193,3 +198,74 @@ async def test_without_the_metadata_store_nothing_else_is_asked(place: Place) ->
     assert found["logs"].state is State.BAD
     assert "ZooKeeper is away" in found["logs"].told
     assert found.keys() == {"servers", "logs"}
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(Unavailable("ZooKeeper went away"), "went away"), (TimeoutError(), "no answer in time")],
+    ids=["away", "slow"],
+)
+async def test_rights_that_nobody_tells_are_a_warning(
+    place: Place, error: Exception, why: str
+) -> None:
+    await place.log("a", 11)
+    place.meta.rights_failure = error
+    found = await place.found()
+    for check in ("log nodes", "ledger nodes"):
+        assert found[check].state is State.WARNING
+        assert found[check].told.startswith("who may read and change them is not to be had")
+        assert why in found[check].told
+    assert found["logs"].state is State.FINE
+
+
+@pytest.mark.parametrize("ledger_id", [98, 99])
+async def test_ledgers_whose_nodes_are_not_to_be_had_have_no_finding(
+    place: Place, ledger_id: int
+) -> None:
+    """Nor is any other asked for then."""
+    await place.log("a", 11, ledger_id)
+    found = await place.found()
+    assert "ledger nodes" not in found
+    assert found["log nodes"].state is State.FINE
+
+
+async def test_a_node_that_went_or_may_not_be_asked_about_is_passed_over(place: Place) -> None:
+    await place.log("a", 11)
+    await place.log("b", 21)
+    place.meta.hidden = {"/dlog/logs/a"}
+    place.meta.acls = {"/dlog/logs/b": OPEN}
+    found = (await place.found())["log nodes"]
+    assert found.state is State.BAD
+    looked = set(place.meta.asked) & {
+        "/dlog",
+        "/dlog/format",
+        "/dlog/logs",
+        "/dlog/logs/a",
+        "/dlog/logs/b",
+    }
+    assert len(looked) == 5
+    assert found.told == "anybody may change /dlog/logs/b (1 of 4 nodes looked at)"
+
+
+async def test_as_many_logs_as_are_looked_at_are_counted(place: Place) -> None:
+    for number in range(EXAMINE_LOGS_MAX):
+        await place.log(f"{number:03}", 10 * number)
+    await place.meta.create("/dlog/logs/000/holds", b"")
+    assert (await place.found())["logs"].told == f"{EXAMINE_LOGS_MAX} logs, format 1"
+
+
+async def test_a_log_that_is_being_removed_has_no_ledgers_to_look_at(place: Place) -> None:
+    await place.log("a", 11, state=LogState.DELETING)
+    await place.log("b", 21, ensemble=4)
+    await place.log("c", 31, ensemble=3)
+    found = await place.found()
+    assert found["logs"].told == "2 logs, format 1"
+    assert place.ledgers.ledger_ids == [21, 31]
+    assert place.ledgers.wish == Wish(4, 2)
+
+
+async def test_a_store_that_is_away_while_logs_are_read_is_named(place: Place) -> None:
+    place.meta.is_away = True
+    place.meta.owns_nodes = False
+    told = (await place.found())["logs"].told
+    assert told == "what there is is not to be had: ZooKeeper is away"

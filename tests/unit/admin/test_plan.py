@@ -11,12 +11,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dlog.admin.plan import Sizes, Span, cut
+from dlog.admin.plan import Sizes, Span, cut, survey
+from dlog.clock import us_datetime
 from dlog.effects import ReadRun, Together
-from dlog.errors import ConfigError, Corrupt
+from dlog.errors import ConfigError, Corrupt, Truncated
+from dlog.ids import Position
 from dlog.limits import RANGE_BYTES_DEFAULT, RANGE_BYTES_MIN, RANGES_MAX
+from dlog.meta.listed import Point
+from dlog.options import OnTruncated
+from dlog.reader.places import EARLIEST, LATEST, Start
 from dlog.reader.ranges import LedgerPart
 from dlog.wire.batch import ControlKind, encode, encode_control
+from dlog.writer.segments import SEAM_ENTRY
+from tests.unit.admin.scripted import Scripted
+from tests.unit.reader.small_log import SmallLog, seven_segments
 
 FIRST = 2  # entry of a ledger that may have messages
 Entry = tuple[int, int]  # messages, bytes of each
@@ -235,3 +243,118 @@ def test_sizes_are_whole_numbers_within_their_bounds(changes: dict[str, Any], na
         Sizes(**changes)
     least = Sizes(target_bytes=RANGE_BYTES_MIN, min_ranges=1, max_messages=1)
     assert least.max_messages == 1
+
+
+# --- what is wanted
+
+
+def surveyed(log: Scripted, start: Start, end: Start, on_truncated: OnTruncated = "raise") -> Any:
+    return log.run(survey(log.view(), start, end, on_truncated))
+
+
+def check_spans(log: Scripted, spans: list[Span], first: int, behind: int) -> None:
+    """Each message from `first` to `behind` is in one span, at the place where it stands."""
+    seqs = [seq for span in spans for seq in range(span.first_seq, span.next_seq)]
+    assert seqs == list(range(first, behind))
+    for span in spans:
+        begin, last = log.messages[span.first_seq], log.messages[span.next_seq - 1]
+        assert span.ledger_id == 10 * span.segment == begin.id.ledger_id
+        mine = [each for each in log.messages if each.id.ledger_id == span.ledger_id]
+        assert span.base_seq == mine[0].seq
+        assert span.last_entry >= last.id.entry_id
+        if span.first_seq != mine[0].seq:
+            assert (span.first_entry, span.first_idx) == begin.id[1:]
+        else:
+            assert (span.first_entry, span.first_idx) in ((SEAM_ENTRY, 0), begin.id[1:])
+        if span.next_seq <= mine[-1].seq:
+            assert span.last_entry == last.id.entry_id
+
+
+def test_a_survey_has_each_message_from_its_start_to_its_end() -> None:
+    log = Scripted.of(seven_segments())
+    count = len(log.messages)
+    for first in (0, 1, 6, 17, count - 1, count):
+        for behind in range(first, count + 2):
+            check_spans(log, surveyed(log, first, behind), first, min(behind, count))
+    assert surveyed(log, 5, 5) == surveyed(log, 7, 3) == []
+
+
+def test_a_survey_goes_from_any_kind_of_place_to_any_other() -> None:
+    log = Scripted.of(seven_segments())
+    messages, count = log.messages, len(log.messages)
+    places: list[tuple[Start, int]] = [
+        (EARLIEST, 0),
+        (LATEST, count),
+        (messages[4].id, 4),
+        (Position("uid", 9, messages[8].id), 9),
+        (us_datetime(messages[13].time_us), 13),
+        (17, 17),
+    ]
+    for (start, first), (end, behind) in itertools.product(places, places):
+        check_spans(log, surveyed(log, start, end), first, max(first, behind))
+
+
+def test_a_survey_of_sealed_ledgers_knows_their_size_exactly() -> None:
+    """And that of a part, or of an open one, about."""
+    log = Scripted.of(seven_segments())
+    spans = {span.segment: span for span in surveyed(log, 1, LATEST)}
+    for number in (2, 3, 5, 6):
+        assert spans[number].is_exact
+        assert spans[number].bytes == sum(map(len, log.ledgers[10 * number]))
+    assert not spans[1].is_exact
+    whole = sum(map(len, log.ledgers[10]))
+    count = sum(each.id.ledger_id == 10 for each in log.messages)
+    assert spans[1].bytes == whole * (count - 1) // count
+    assert not spans[7].is_exact
+    true = sum(map(len, log.ledgers[70][SEAM_ENTRY:]))
+    assert true // 2 < spans[7].bytes < 2 * true
+    part = surveyed(log, 0, 1)[0]
+    assert (part.is_exact, part.bytes) == (False, whole // count)
+
+
+def test_a_ledger_that_is_closed_and_not_sealed_yet_is_surveyed_to_its_end() -> None:
+    log = SmallLog()
+    for number in range(3):
+        log.begin(at_us=number)
+        log.write(number, number)
+        log.write(number)
+        if number == 0:
+            log.seal()
+        elif number == 1:
+            log.close()
+    scripted = Scripted.of(log)
+    spans = surveyed(scripted, EARLIEST, LATEST)
+    check_spans(scripted, spans, 0, 9)
+    assert [span.segment for span in spans] == [1, 2, 3]
+    assert [span.is_exact for span in spans] == [True, True, False]
+    assert spans[1].bytes == sum(map(len, log.ledgers[20]))
+    scripted.closed.discard(20)
+    check_spans(scripted, surveyed(scripted, EARLIEST, LATEST), 0, 6)
+
+
+def test_a_place_that_was_truncated_is_refused_or_jumped_over() -> None:
+    log = Scripted.of(seven_segments())
+    log.truncate(Point(6))
+    for at in (2, log.messages[2].id):
+        with pytest.raises(Truncated):
+            surveyed(log, at, LATEST)
+        check_spans(log, surveyed(log, at, LATEST, "jump"), 6, len(log.messages))
+    assert surveyed(log, 6, log.messages[3].id, "jump") == []
+
+
+def test_a_log_without_messages_has_no_spans() -> None:
+    empty = Scripted.of(SmallLog())
+    assert surveyed(empty, EARLIEST, LATEST) == []
+    begun = SmallLog()
+    begun.begin()
+    assert surveyed(Scripted.of(begun), EARLIEST, LATEST) == []
+
+
+def test_a_list_whose_seqs_have_a_gap_is_corrupt() -> None:
+    log = Scripted.of(seven_segments())
+    fifth, *rest = log.meta.segments
+    assert fifth.sealed is not None
+    sealed = dataclasses.replace(fifth.sealed, base_seq=fifth.sealed.base_seq + 1)
+    log.change(segments=(dataclasses.replace(fifth, sealed=sealed), *rest))
+    with pytest.raises(Corrupt):
+        surveyed(log, EARLIEST, LATEST)
