@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlog.effects import (
+    BirthLedger,
+    CreateLedger,
     CreateNode,
     DeleteLedger,
     DeleteNode,
@@ -131,6 +133,13 @@ class Scripted(SmallLog):
                 if fenced is not None:
                     fenced()
                 return ClosedLedger(len(entries) - 1, sum(map(len, entries)))
+            case CreateLedger():
+                ledger_id = max([*self.ledgers, self.meta.ledger_floor]) + 10
+                self.ledgers[ledger_id] = []
+                return ledger_id
+            case BirthLedger(ledger_id=ledger_id, buffers=buffers):
+                self.ledgers[ledger_id].append(b"".join(buffers))
+                return None
             case DeleteLedger(ledger_id=ledger_id):
                 if self.ledgers.pop(ledger_id, None) is not None:
                     self.deleted.append(ledger_id)

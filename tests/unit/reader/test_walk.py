@@ -15,7 +15,7 @@ from dlog.meta.listed import Point
 from dlog.options import ReaderOptions
 from dlog.reader.core import Bounds, ReaderCore, ReaderState
 from dlog.reader.message import Message
-from dlog.reader.places import Start
+from dlog.reader.places import Place, Start
 from dlog.reason import ReasonCode
 from dlog.writer.segments import seam_entry
 from tests.unit.reader.small_log import SmallLog, seven_segments
@@ -43,7 +43,7 @@ class Walked(SmallLog):
 
 
 def walked(
-    log: SmallLog, start: Start, end: Start | None = None, **options: Any
+    log: SmallLog, start: Start | Place, end: Start | None = None, **options: Any
 ) -> tuple[list[Message], ReaderCore]:
     playing = Walked(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
     playing.delivered = []
@@ -193,3 +193,44 @@ def test_what_is_good_before_an_entry_that_is_not_is_delivered_first() -> None:
     assert [message.seq for message in playing.delivered] == good
     assert (told.value.about["ledger_id"], told.value.about["entry_id"]) == (50, 3)
     assert told.value.about["raw"] == log.ledgers[50][3]
+
+
+# --- behind an entry that was skipped, whose seqs nobody knows
+
+
+def skipped(log: SmallLog, ledger_id: int, entry_id: int, **options: Any) -> list[Message]:
+    """What comes behind the entry, while the list is as it is by now."""
+    return walked(log, Place(ledger_id // 10, entry_id + 1, 0, None), follow=False, **options)[0]
+
+
+def test_what_follows_a_skipped_entry_is_delivered() -> None:
+    log = seven_segments()
+    for message in log.messages:
+        told = skipped(log, *message.id[:2])
+        behind = [each.seq for each in log.messages if each.id[:2] > message.id[:2]]
+        assert [each.seq for each in told] == behind
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["a later one", "nothing"])
+def test_where_the_segment_of_a_skipped_entry_is_truncated_nobody_knows_what_is_missed(
+    keeps: bool,
+) -> None:
+    """The next segment may be of any distance: that is refused, or jumped over when asked for."""
+    log = seven_segments()
+    if not keeps:
+        log.seal()
+    sixth = next(each.seq for each in log.messages if each.id.ledger_id == 60)
+    point = Point(sixth if keeps else len(log.messages))
+    log.truncate(point, sweep=True)
+    with pytest.raises(Truncated, match="what was to come next was truncated") as caught:
+        skipped(log, 50, 3)
+    assert caught.value.new_head == point.seq
+    told = skipped(log, 50, 3, on_truncated="jump")
+    assert [each.seq for each in told] == [each.seq for each in log.messages[point.seq :]]
+
+
+def test_a_seq_that_was_truncated_meanwhile_is_told_by_its_number() -> None:
+    log = seven_segments()
+    log.truncate(Point(20), sweep=True)
+    with pytest.raises(Truncated, match="seq 3 was truncated; the head is at seq 20"):
+        walked(log, Place(1, 3, 0, 3), follow=False)
