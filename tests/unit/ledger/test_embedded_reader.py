@@ -6,14 +6,15 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from dlog.errors import NotFound, Outcome, Unavailable
+from dlog.errors import Corrupt, NotFound, Outcome, Unavailable
 from dlog.ledger.embedded import EmbeddedLedgerStore, datafile
 from dlog.ledger.embedded.datafile import DataFile
 from dlog.ledger.embedded.file import FRAME_HEADER_BYTES
-from dlog.testing.conformance.ledger_tools import filled, numbered, read_all
+from dlog.testing.conformance.ledger_tools import filled, new_ledger, numbered, published, read_all
 
 MakeEmbedded = Callable[[], EmbeddedLedgerStore]
 
@@ -148,3 +149,40 @@ async def test_reading_on_needs_no_search(
     while len(entries) < 1000:
         entries += map(bytes, await reader.read(len(entries), 999, bytes_max=1000))
     assert entries == numbered(1000)
+
+
+async def test_a_data_file_that_is_lost_under_a_reader_is_damage(
+    make: MakeEmbedded, tmp_path: Path
+) -> None:
+    """The reader looked while nothing was written, and meets the loss with the first entries."""
+    store = make()
+    appender, heard = await new_ledger(store)
+    reader = await make().open(appender.ledger_id)
+    assert await reader.last_readable() == -1
+    for entry in numbered(3):
+        appender.submit([entry])
+    await heard.until_confirmed(2)
+    await published(appender, heard)
+    path = tmp_path / "ledgers" / f"{appender.ledger_id:010d}.ledger"
+    path.unlink()
+    with pytest.raises(Corrupt) as caught:
+        await reader.last_readable()
+    assert (caught.value.path, caught.value.ledger_id) == (str(path), appender.ledger_id)
+    with pytest.raises(Corrupt):
+        await reader.read(0, 2, bytes_max=1000)
+
+
+async def test_a_ledger_that_is_deleted_under_a_reader_is_not_found(make: MakeEmbedded) -> None:
+    store = make()
+    appender, heard = await new_ledger(store)
+    reader = await make().open(appender.ledger_id)
+    assert await reader.last_readable() == -1
+    for entry in numbered(3):
+        appender.submit([entry])
+    await heard.until_confirmed(2)
+    await published(appender, heard)
+    await store.delete(appender.ledger_id)
+    with pytest.raises(NotFound):
+        await reader.last_readable()
+    with pytest.raises(NotFound):
+        await reader.read(0, 2, bytes_max=1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import os
@@ -628,3 +629,20 @@ async def test_a_listener_may_come_behind_the_birth_and_no_second_one(
     with pytest.raises(ConfigError):
         appender.listen(ledger_tools.Heard())
     await appender.close()
+
+
+@pytest.mark.parametrize("file", [None, "/data/some.words"])
+async def test_a_disk_error_names_the_file_or_else_the_directory(
+    make: MakeEmbedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None
+) -> None:
+    """What was being changed may have been."""
+    store = make()
+
+    def fail(*about: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), file)
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(Unavailable, match="EIO") as caught:
+        await store.create(LedgerSpec())
+    assert caught.value.path == (file or str(tmp_path / "ledgers"))
+    assert caught.value.outcome is Outcome.UNKNOWN

@@ -1271,3 +1271,73 @@ def test_the_core_makes_ledgers_of_its_own_kind_only() -> None:
                 pick=lambda excluded: None,
                 chance=Even(),
             )
+
+
+# --- Metadata that somebody else changed
+
+
+def change_asked(bench: Bench) -> Change:
+    """A bookie was lost, and its candidate is to be named."""
+    bench.link(bench.effect(Connect).slot)
+    found: Change = bench.effect(Change)
+    return found
+
+
+def stored(bench: Bench, change: Change, **others: str) -> None:
+    """Our change is stored, and with it others of somebody else: bookies by their places."""
+    places = {**change.places, **{int(place[1:]): bookie for place, bookie in others.items()}}
+    bench.changed(replace(change, places=places))
+
+
+def test_a_bookie_that_somebody_else_replaced_is_let_go_for_the_one_that_is_named() -> None:
+    bench = Bench()
+    bench.down("b")
+    change = change_asked(bench)
+    link = bench.slot("c").link
+    bench.effects()
+    stored(bench, change, p2="z")
+    assert [effect.link for effect in bench.effects(LetGo)] == [link]
+    (connect,) = bench.effects(Connect)
+    assert (connect.slot.place, connect.slot.bookie_id) == (2, "z")
+    assert {slot.bookie_id: slot.state for slot in bench.core.slots} == {
+        "a": State.LIVE,
+        "d": State.LIVE,
+        "z": State.CONNECTING,
+    }
+
+
+def test_bookies_that_stay_named_keep_their_links() -> None:
+    bench = Bench()
+    bench.down("b")
+    change = change_asked(bench)
+    bench.effects()
+    stored(bench, change)
+    assert bench.effects(LetGo) == bench.effects(Connect) == []
+    assert [slot.bookie_id for slot in bench.core.slots] == ["a", "d", "c"]
+
+
+def test_a_candidate_that_was_named_in_another_place_is_none() -> None:
+    """A bookie stands in one place of an ensemble only: another candidate is found."""
+    bench = Bench(spares=("d", "e", "f"))
+    bench.down("b")
+    change = change_asked(bench)
+    bench.down("c")
+    candidate = bench.effect(Connect).slot
+    assert (candidate.place, candidate.bookie_id) == (2, "e")
+    stored(bench, change, p0="e")
+    connects = {effect.slot.place: effect.slot.bookie_id for effect in bench.effects(Connect)}
+    assert connects == {0: "e", 2: "f"}
+
+
+def test_a_vacant_place_waits_for_its_turn_whoever_is_named_there() -> None:
+    bench = Bench(spares=("d",))
+    bench.down("b")
+    change = change_asked(bench)
+    bench.down("c")
+    assert bench.effects(Connect) == []
+    assert bench.core.slots[2].state is State.VACANT
+    stored(bench, change, p2="z")
+    assert bench.core.slots[2].state is State.VACANT
+    assert bench.effects(Connect) == []
+    bench.ticks(100)
+    assert [effect.slot.bookie_id for effect in bench.effects(Connect)] == ["z"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dlog.errors import Unavailable
+from dlog.errors import Timeout, Unavailable
 from dlog.ledger.bookkeeper.core.append_effects import Change, Connect
 from dlog.ledger.bookkeeper.core.reasons import why_appender, why_read
 from dlog.reason import ReasonCode, Wait
@@ -65,6 +65,23 @@ def test_of_two_that_are_as_far_behind_the_more_silent_one_is_the_slowest() -> N
     assert why(bench).evidence["slowest"] == "c"
 
 
+def test_a_bookie_that_is_away_is_the_slowest_only_if_no_other_one_is_behind() -> None:
+    """Enough others take entries."""
+    bench = with_entries(4, spares=())
+    bench.ack("a", 0, 1, 2, 3)
+    bench.ack("b", 0, 1)
+    bench.ack("c", 0)
+    bench.down("c")
+    wait = why(bench)
+    assert wait.code is ReasonCode.BOOKIE_SLOW
+    assert (wait.evidence["slowest"], wait.evidence["slowest_behind_entries"]) == ("b", 2)
+    bench.ack("b", 2, 3)
+    wait = why(bench)
+    assert wait.code is ReasonCode.BOOKIE_SLOW
+    assert wait.evidence["slowest"] == "c"
+    assert wait.evidence["missing"] == ("c",)
+
+
 def test_too_few_bookies_are_counted_and_the_missing_ones_named() -> None:
     bench = with_entries(2, spares=())
     for bookie in "abc":
@@ -105,10 +122,24 @@ def test_a_change_of_the_ensemble_is_told_with_what_metadata_says() -> None:
     lost = bench.core.places.ensemble[joined.place]
     assert wait.code is ReasonCode.ENSEMBLE_CHANGE
     assert f"metadata is to name d for {lost} for ledger 7" in wait.sentence
+    assert wait.sentence.endswith("does not yet")
     assert f"d for {lost}" in wait.evidence["changing"]  # type: ignore[operator]
     assert "metadata_error" not in wait.evidence
     bench.core.on_not_changed(Unavailable("the metadata store is away", missing="zookeeper"))
     assert why(bench).evidence["metadata_error"] == "the metadata store is away"
+
+
+def test_a_change_that_may_be_stored_is_told_with_what_metadata_answered() -> None:
+    bench = with_entries(1)
+    bench.down("b")
+    bench.down("c")
+    bench.link(bench.effects(Connect)[0].slot)
+    assert bench.effects(Change)
+    assert why(bench).sentence.endswith("does not yet")
+    bench.core.on_not_changed(Timeout("no answer in time"))
+    wait = why(bench)
+    assert wait.code is ReasonCode.ENSEMBLE_CHANGE
+    assert wait.sentence.endswith("does not yet (no answer in time)")
 
 
 def test_an_appender_that_is_over_waits_for_nothing() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dlog.clock import SystemClock
 from dlog.errors import AuthError, ConfigError, NotFound, Unavailable, Unsupported, WriterClosed
 from dlog.ledger.bookkeeper.health import NoQuarantine
 from dlog.ledger.bookkeeper.ledger_nodes import LedgerNodes
@@ -98,6 +99,21 @@ async def test_a_new_ledger_stands_in_metadata_as_asked(
         None,
     )
     assert info.spec == spec
+
+
+async def test_a_new_ledger_says_when_it_was_made(meta: Meddling) -> None:
+    """By the clock of whoever made it, in milliseconds."""
+
+    class Clock(SystemClock):
+        def wall_us(self) -> int:
+            return 1_700_000_000_123_456
+
+    store = BookKeeperLedgerStore(meta, password=b"ours", clock=Clock())
+    appender = await store.create(LedgerSpec())
+    stored = (await LedgerNodes(meta).read(appender.ledger_id)).metadata
+    assert stored.ctime_ms == 1_700_000_000_123
+    assert (await store.info(appender.ledger_id)).made_us == 1_700_000_000_123_000
+    await store.close()
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac"])
