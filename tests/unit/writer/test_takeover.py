@@ -147,6 +147,37 @@ def test_a_sealed_log_that_another_one_opened_meanwhile_is_looked_at_again(
     assert log.meta.epoch == epoch + 2
 
 
+def test_a_polite_opener_that_is_overtaken_looks_at_the_new_holder() -> None:
+    """The writer that it looked for is gone; another one, which is there, claims first."""
+    log = small(sealed=False)
+
+    def claim() -> None:
+        log.put(log.meta.claimed(OTHER))
+        log.nodes[LAYOUT.presence(NAME, "theirs")] = b"they"
+
+    log.before(CLAIMED, claim)
+    with pytest.raises(Conflict) as caught:
+        opened(log, "if_dead")
+    assert caught.value.about["winner"].name == "they"
+    assert log.meta.owned_by("theirs")
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [(LogState.TERMINATED, Unsupported), (LogState.DELETING, NotFound)],
+    ids=str,
+)
+def test_a_log_that_ends_while_it_is_claimed_is_refused(
+    state: LogState, error: type[DlogError]
+) -> None:
+    log = small(sealed=False)
+    epoch = log.meta.epoch
+    log.before(CLAIMED, lambda: log.change(state=state))
+    with pytest.raises(error):
+        opened(log)
+    assert (log.meta.state, log.meta.epoch) == (state, epoch)
+
+
 @pytest.mark.parametrize("policy", ["never", "if_dead"])
 def test_a_polite_opener_is_refused_while_a_writer_is_there(policy: Takeover) -> None:
     log = small(sealed=False)

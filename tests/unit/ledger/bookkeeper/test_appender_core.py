@@ -1339,5 +1339,17 @@ def test_a_vacant_place_waits_for_its_turn_whoever_is_named_there() -> None:
     stored(bench, change, p2="z")
     assert bench.core.slots[2].state is State.VACANT
     assert bench.effects(Connect) == []
-    bench.ticks(100)
+    bench.ticks(50)
     assert [effect.slot.bookie_id for effect in bench.effects(Connect)] == ["z"]
+
+
+def test_a_vacant_place_waits_no_longer_when_its_bookie_was_named_elsewhere() -> None:
+    bench = Bench(spares=("d",))
+    bench.down("b")
+    change = change_asked(bench)
+    bench.down("c")
+    stored(bench, change, p0="c", p2="z")
+    assert [effect.slot.place for effect in bench.effects(Connect)] == [0]
+    bench.ticks(50)
+    (connect,) = bench.effects(Connect)
+    assert (connect.slot.place, connect.slot.bookie_id) == (2, "z")
