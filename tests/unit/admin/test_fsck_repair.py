@@ -14,6 +14,7 @@ from dlog.admin.fsck.report import Action, Ended, Step, Where
 from dlog.drive import Stores
 from dlog.errors import Conflict, Corrupt, DlogError, NotFound, Unavailable
 from dlog.ledger.memory import MemoryLedgers, MemoryLedgerStore
+from dlog.meta.listed import CopyOf
 from dlog.meta.log_meta import LogMeta
 from tests.api.planting import change_meta, meta_of, with_segment
 
@@ -224,6 +225,19 @@ async def test_a_tail_is_sealed_and_left(scene: Scene) -> None:
     assert not meta.unsealed
     assert meta.end.next_seq == 4
     assert meta.writer is None
+
+
+async def test_a_copy_whose_tail_is_sealed_stays_a_copy(scene: Scene) -> None:
+    """So that it can be gone on with."""
+    async with aio.connect(f"memory:{PLACE}") as client:
+        writer = await client.open_writer(NAME)
+        await writer.append(b"the last one")
+        writer._engine.abandon(Conflict("it died"))
+    copy_of = CopyOf("another", "original", 0)
+    await change_meta(scene.plain, lambda meta: dataclasses.replace(meta, copy_of=copy_of), NAME)
+    assert (await scene.one(Action.SEAL_TAIL, copies=False))[0] is Ended.DONE
+    meta = await scene.meta()
+    assert (meta.unsealed, meta.copy_of) == ((), copy_of)
 
 
 async def test_the_tail_of_a_writer_that_is_there_is_left_alone(scene: Scene) -> None:

@@ -168,6 +168,7 @@ async def test_a_data_file_that_is_lost_under_a_reader_is_damage(
     with pytest.raises(Corrupt) as caught:
         await reader.last_readable()
     assert (caught.value.path, caught.value.ledger_id) == (str(path), appender.ledger_id)
+    assert (caught.value.offset, caught.value.entry_id) == (0, -1), "no entry of it is known"
     with pytest.raises(Corrupt):
         await reader.read(0, 2, bytes_max=1000)
 
