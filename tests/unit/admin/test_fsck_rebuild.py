@@ -112,7 +112,8 @@ def test_what_is_outside_of_the_page_is_no_part_of_its_proof() -> None:
     assert proven_refs(PageRef.of_pages(tuple(refs[1:3])), refs) == tuple(refs[1:3])
     across = PageRef.of_segments(SEGMENTS[2:])  # it was cut elsewhere, and reaches too far
     assert proven_refs(PageRef.of_pages(tuple(refs[:2])), [*refs[:2], across]) == tuple(refs[:2])
-    assert proven_refs(PageRef.of_pages((refs[1],)), [PageRef.of_segments(SEGMENTS[1:]), refs[0]]) is None
+    longer = PageRef.of_segments(SEGMENTS[1:])
+    assert proven_refs(PageRef.of_pages((refs[1],)), [longer, refs[0]]) is None
 
 
 # --- what a ledger says of itself
