@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlog import uri
 from dlog.admin.admin import Admin
+from dlog.admin.hidden import refuse_stream, withdraw_if_hidden
 from dlog.backends import WarmsUp, check_format, close_stores, open_stores
 from dlog.calls import Calls
 from dlog.drive import Closeable, Stores
@@ -21,6 +22,7 @@ from dlog.errors import (
     DlogError,
     ForkedHandle,
     Outcome,
+    WriterClosed,
 )
 from dlog.ids import Token, check_log_name
 from dlog.limits import CONFIG_POLL_MS_DEFAULT
@@ -123,6 +125,12 @@ class Client:
         now = await self._configs.writer_options(name, options, given)
         engine = Engine(stores, name, now, new_mark(stores, options.owner))
         await engine.open(create)
+        if create is not None and engine.is_empty:
+            try:
+                await withdraw_if_hidden(stores, name)
+            except BaseException:
+                engine.abandon(WriterClosed("given up", log=name))
+                raise
         writer = Writer(engine, Looks(stores, name))
         self._handles[id(writer)] = writer
         self._configs.add_writer(writer, options, given)
@@ -212,6 +220,8 @@ class Client:
         given: frozenset[str],
     ) -> Standby:
         stores = await self._stores(create is not None)
+        if create is not None:
+            await refuse_stream(stores, name)
         reader = Reader(stores, name, await self._configs.reader_options(name, reading, ()))
         self._configs.add_reader(reader, reading, ())
 

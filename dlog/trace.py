@@ -180,7 +180,10 @@ STREAM_POINTS = frozenset(
         "stream.lane_opened",
         "stream.resent",
         "stream.terminated",
-        "stream.forgotten",
+        "stream.forgotten",  # by a trim
+        "stream.log_removed",  # of a trimmed shard, or of a stream that is removed
+        "stream.cleared",  # that the logs of trimmed shards are removed, the node says
+        "stream.removed",
     }
 )
 

@@ -14,6 +14,7 @@ from dlog.admin.examine import examine
 from dlog.admin.fsck.repair import repair
 from dlog.admin.fsck.report import RepairReport, Report, Step
 from dlog.admin.fsck.run import FsckOptions, fsck
+from dlog.admin.hidden import refuse_first_shard, withdraw_if_hidden
 from dlog.admin.holds import Holding, check_note, drop_hold, put_hold
 from dlog.admin.jobs import Jobs, UnlessClosed
 from dlog.admin.moves import GetStores, MetaMoves
@@ -108,6 +109,7 @@ class Admin(MetaMoves, Jobs):
                 raise AlreadyExists(f"there is a log {name!r} already", log=name) from None
             reborn = seen.meta.reborn(fresh.uid, options)
             await stores.meta.put(path, reborn.to_bytes(), seen.version)
+        await withdraw_if_hidden(stores, name)
         return await self.describe(name)
 
     async def list(self, prefix: str = "") -> list[LogSummary]:
@@ -198,8 +200,9 @@ class Admin(MetaMoves, Jobs):
 
     async def remove(self, name: str) -> None:
         """Delete the log with everything in it, under its readers and its writer. Run again after a
-        failure, it goes on."""
+        failure, it goes on. Shards are removed with their stream, or by trimming it."""
         stores = await self._get_stores(False)
+        await refuse_first_shard(stores, name)
         now_us = stores.clock.wall_us()
         remover = WriterMark(stores.chance.token(), default_owner(), now_us)
         driver = Driver(stores.meta, stores.ledgers)
@@ -320,6 +323,7 @@ class Admin(MetaMoves, Jobs):
         """No more messages, for good: a writer is fenced first, readers come to an end behind the
         last message. What is there stays readable."""
         stores = await self._get_stores(False)
+        await refuse_first_shard(stores, name)
         while not await self._look_at_site(name, lambda view, site: terminate(site)):
             engine = Engine(stores, name, WriterOptions(), new_mark(stores))
             try:

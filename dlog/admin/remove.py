@@ -20,11 +20,18 @@ from dlog.meta.holds import Hold
 from dlog.meta.layout import Layout
 from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.shards import ShardLog, refuse_unless_shard
 
 
 def remove(
-    name: str, layout: Layout, remover: WriterMark, now_us: int, chance: Chance
+    name: str,
+    layout: Layout,
+    remover: WriterMark,
+    now_us: int,
+    chance: Chance,
+    shard: ShardLog | None = None,
 ) -> Procedure[None]:
+    """`shard`: the log of a stream that removes it."""
     path = layout.log(name)
     try:
         seen: Seen = yield from read_log(path)
@@ -33,10 +40,17 @@ def remove(
     if seen.meta.state is LogState.DELETED:
         raise NotFound(f"the log {name!r} was removed", log=name)
     uid = seen.meta.is_here(name).uid
+    if seen.meta.state is not LogState.DELETING:
+        refuse_unless_shard(seen.meta, shard, name)
+
+    def doom(meta: LogMeta) -> LogMeta:
+        refuse_unless_shard(meta, shard, name)
+        return meta.doomed(now_us, remover)
+
     seen = yield from change_log(
         path,
         seen,
-        lambda meta: meta if meta.state is LogState.DELETING else meta.doomed(now_us, remover),
+        lambda meta: meta if meta.state is LogState.DELETING else doom(meta),
         is_done=lambda meta: meta.uid != uid or meta.is_here(name).is_removed,
         chance=chance,
         point="remove.marked",

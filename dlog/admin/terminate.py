@@ -7,6 +7,7 @@ from dlog.effects import Procedure
 from dlog.errors import Conflict, Retry
 from dlog.meta.cas import change_log
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.shards import ShardLog, refuse_unless_shard
 from dlog.meta.sweep import Site
 
 
@@ -14,11 +15,13 @@ class _Busy(Conflict):
     """Somebody may be writing."""
 
 
-def terminate(site: Site) -> Procedure[bool]:
-    """False when there are segments that are not sealed: whoever has it taken over may do it."""
+def terminate(site: Site, shard: ShardLog | None = None) -> Procedure[bool]:
+    """False when there are segments that are not sealed: whoever has it taken over may do it.
+    `shard`: the log of a stream that ends it."""
 
     def change(meta: LogMeta) -> LogMeta:
         site.refuse_another_log(meta)
+        refuse_unless_shard(meta, shard, site.name)
         if meta.unsealed:
             raise _Busy("the log has a writer", retry=Retry.NEVER, log=site.name)
         return meta.terminated()

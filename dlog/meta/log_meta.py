@@ -87,6 +87,8 @@ class LogMeta:
     copy_of: CopyOf | None = None
     moved_to: MovedTo | None = None  # exactly when the state is MOVED
     published: Published = field(default_factory=Published)
+    stream: str | None = None  # uid of the stream that this log is a shard of
+    born_epoch: int = 0  # the epoch at which this log began, if a removed log had the name before
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -279,7 +281,7 @@ class LogMeta:
         that holds messages: the table of their numbers stands there."""
         point = self.is_here().truncate_before
         pages, doomed_pages = self.pages, self.deleting_pages
-        numbered = self.producers and self.state is LogState.OPEN
+        numbered = self._needs_numbers
         last = self._last_with_messages() if numbered else None
         kept_from = self.kept_from
         while pages and point.covers_page(pages[0]):
@@ -301,6 +303,13 @@ class LogMeta:
             self, pages=pages, deleting_pages=doomed_pages, segments=segments, deleting=doomed
         )
 
+    @property
+    def _needs_numbers(self) -> bool:
+        """The table of producers is needed by the log's next writer; in a shard that ended, by the
+        shards that follow it."""
+        is_followed = self.state is LogState.TERMINATED and self.stream is not None
+        return self.producers and (self.state is LogState.OPEN or is_followed)
+
     def _last_with_messages(self) -> int | None:
         """Of the inline segments that are sealed and hold messages, the newest one's number. In
         those of jobs the numbers of producers do not stand."""
@@ -312,7 +321,7 @@ class LogMeta:
     def kept_from(self) -> int | None:
         """The segment with this number, and what is behind it, stays in the list, truncated or not:
         the numbers of producers stand there, and behind it are only segments of jobs."""
-        numbered = self.producers and self.state is LogState.OPEN
+        numbered = self._needs_numbers
         at = self.published.producers_at
         return at if numbered and at != NOT_NEEDED else None
 
@@ -406,13 +415,15 @@ class LogMeta:
             published=Published(),
         )
 
-    def reborn(self, uid: str, options: LogOptions) -> LogMeta:
+    def reborn(self, uid: str, options: LogOptions, *, stream: str | None = None) -> LogMeta:
         """A new log under the name of a removed one: epoch, numbers and ledger ids go on rising."""
         check(self.state is LogState.DELETED, "only a removed log is made anew", self.state)
         return LogMeta(
             uid=uid,
             options=options,
             epoch=self.epoch,
+            stream=stream,
+            born_epoch=self.epoch,
             next_number=self.next_number,
             ledger_floor=self.ledger_floor,
             end=End(number=self.next_number - 1, last_time_us=self.end.last_time_us),
@@ -506,6 +517,10 @@ class LogMeta:
             fields["moved_to"] = flat(self.moved_to)
         if self.published != Published():
             fields["published"] = self.published.fields()
+        if self.stream is not None:
+            fields["stream"] = self.stream
+        if self.born_epoch:
+            fields["born_epoch"] = self.born_epoch
         raw = dump(fields)
         if len(raw) > limits.META_NODE_BYTES_MAX:
             raise TooLarge(
@@ -569,6 +584,8 @@ class LogMeta:
             published=(
                 Published() if published is None else Published.from_fields(published, where)
             ),
+            stream=optional_str(fields, "stream", where),
+            born_epoch=the_int(fields, "born_epoch", where) if "born_epoch" in fields else 0,
             extra={**extra, "options": newer_options} if newer_options else extra,
         )
 

@@ -24,7 +24,17 @@ from typing import Any, Literal
 from dlog import limits
 from dlog.errors import ConfigError, Conflict, FormatError, NotFound, Retry, TooLarge, Unsupported
 from dlog.ids import check_log_name
-from dlog.meta.json_fields import dump, flat, load, the_dict, the_int, the_list, the_str
+from dlog.meta.json_fields import (
+    dump,
+    flat,
+    load,
+    optional_str,
+    the_dict,
+    the_int,
+    the_list,
+    the_str,
+)
+from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions
 from dlog.streams.routing.hashing import key_hash
 from dlog.streams.routing.ranges import WHOLE_SPACE, HashRange, even_ranges
@@ -58,6 +68,7 @@ class Shard:
     weight: int = 1  # for ketama
     # Pinned keys, and the parent that their earlier messages are in.
     pinned_in: tuple[tuple[bytes, int], ...] = ()
+    log_uid: str = ""  # "" in streams of older versions, which take whatever log has the name
 
     def came_from(self, key: bytes) -> int | None:
         """The parent that a pinned key was in."""
@@ -78,6 +89,7 @@ class StreamMeta:
     version: int = 1  # grows with every change of who has which key
     next_number: int = 0
     pins: Mapping[bytes, int] = field(default_factory=dict)  # key: number of its open shard
+    trimmed: tuple[Shard, ...] = ()  # listed no more; their logs are being removed
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     # --- questions
@@ -87,6 +99,10 @@ class StreamMeta:
             if shard.number == number:
                 return shard
         raise NotFound(f"the stream has no shard {number}")
+
+    def log_of(self, shard: Shard, name: str) -> ShardLog:
+        """`name` is the stream's."""
+        return ShardLog(shard.log, shard.log_uid, name, self.uid)
 
     def has(self, number: int) -> bool:
         return any(shard.number == number for shard in self.shards)
@@ -201,8 +217,16 @@ class StreamMeta:
                     retry=Retry.NEVER,
                 )
         return dataclasses.replace(
-            self, shards=tuple(shard for shard in self.shards if shard.number not in gone)
+            self,
+            shards=tuple(shard for shard in self.shards if shard.number not in gone),
+            trimmed=(*self.trimmed, *(self.shard(number) for number in sorted(gone))),
         )
+
+    def cleared(self, numbers: Iterable[int]) -> StreamMeta:
+        """The logs of these trimmed shards are removed."""
+        gone = set(numbers)
+        kept = tuple(shard for shard in self.trimmed if shard.number not in gone)
+        return dataclasses.replace(self, trimmed=kept)
 
     def _replaced(
         self,
@@ -231,6 +255,7 @@ class StreamMeta:
                     parents,
                     made_by=token[:UID_CHARS],
                     weight=weight or gone[0].weight,
+                    log_uid=log_uid(token, number),
                     pinned_in=tuple((k, n) for k, n in self.pins.items() if n in parents),
                 )
             )
@@ -289,9 +314,11 @@ class StreamMeta:
     def to_bytes(self) -> bytes:
         options = flat(self.options)
         del options["unsafe_single_copy"]  # said by the quorum itself
+        trimmed = {"trimmed": [_shard_fields(s) for s in self.trimmed]} if self.trimmed else {}
         raw = dump(
             {
                 **self.extra,
+                **trimmed,
                 "format": FORMAT,
                 "uid": self.uid,
                 "state": self.state.value,
@@ -329,6 +356,10 @@ class StreamMeta:
                 version=the_int(fields, "version", where),
                 next_number=the_int(fields, "next_number", where),
                 pins=dict(_pin(each, where) for each in the_list(fields, "pins", where)),
+                trimmed=tuple(
+                    _shard(each, where)
+                    for each in (the_list(fields, "trimmed", where) if "trimmed" in fields else ())
+                ),
                 extra={k: v for k, v in fields.items() if k not in _FIELDS},
             )
         except (ConfigError, ValueError) as error:
@@ -387,6 +418,7 @@ def new_stream(
             range,
             made_by=uid[:UID_CHARS],
             weight=1 if weights is None else weights[number],
+            log_uid=log_uid(uid, number),
         )
         for number, range in enumerate(ranges)
     )
@@ -397,7 +429,13 @@ def new_stream(
 
 def of_one_log(log: str, uid: str, options: LogOptions) -> StreamMeta:
     """A log that was never made a stream is one of a single shard."""
-    return StreamMeta(uid, options, (Shard(0, log, WHOLE_SPACE),), next_number=1)
+    return StreamMeta(uid, options, (Shard(0, log, WHOLE_SPACE, log_uid=uid),), next_number=1)
+
+
+def log_uid(token: str, number: int) -> str:
+    """Of the log of a new shard, by the token of the change that makes the shard: so whoever makes
+    the log makes the same one."""
+    return f"{token}-{number}"
 
 
 def shard_log(name: str, number: int) -> str:
@@ -424,6 +462,8 @@ def _shard_fields(shard: Shard) -> dict[str, Any]:
         fields["made_by"] = shard.made_by
     if shard.weight != 1:
         fields["weight"] = shard.weight
+    if shard.log_uid:
+        fields["log_uid"] = shard.log_uid
     if shard.pinned_in:
         fields["pinned_in"] = [_pin_fields(*each) for each in shard.pinned_in]
     return fields
@@ -443,6 +483,7 @@ def _shard(raw: object, where: str) -> Shard:
     if type(weight) is not int or weight < 1 or not isinstance(made_by, str):
         raise FormatError(f"{where}: a shard with weight {weight!r}, made by {made_by!r}")
     number = the_int(raw, "number", where)
+    uid = optional_str(raw, "log_uid", where) or ""
     return Shard(
         number,
         check_log_name(the_str(raw, "log", where)),
@@ -452,6 +493,7 @@ def _shard(raw: object, where: str) -> Shard:
         made_by,
         weight,
         tuple(_pin(each, where) for each in the_list({"p": raw.get("pinned_in", [])}, "p", where)),
+        uid,
     )
 
 
@@ -474,4 +516,6 @@ def _one_of(known: tuple[Routing, ...], value: object, where: str) -> Routing:
     raise FormatError(f"{where}: routing is one of {', '.join(known)}, not {value!r}")
 
 
-_FIELDS = frozenset("format uid state routing version next_number options pins shards".split())
+_FIELDS = frozenset(
+    "format uid state routing version next_number options pins shards trimmed".split()
+)

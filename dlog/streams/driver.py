@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from dlog.admin.remove import remove
 from dlog.admin.terminate import terminate
 from dlog.chance import backoff_s
 from dlog.drive import Driver, Stores
@@ -15,14 +16,17 @@ from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, Uns
 from dlog.meta.cas import read_log
 from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.shards import ShardLog
 from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
-from dlog.streams.document import of_one_log
+from dlog.streams.document import StreamMeta, of_one_log
 from dlog.streams.lanes import CountNumbers, LastWriter
 from dlog.streams.numbers import Numbers
-from dlog.streams.reshard import EndLog, LookForLog
+from dlog.streams.removal import RemoveLog
+from dlog.streams.reshard import EndLog, LookForLog, read_stream
+from dlog.streams.reshard import Site as StreamSite
 from dlog.writer.engine import Engine
-from dlog.writer.owner import new_mark
+from dlog.writer.owner import default_owner, new_mark
 from dlog.writer.producers import count_producers
 from dlog.writer.rotation import Ending
 
@@ -38,55 +42,67 @@ class StreamDriver(Driver):
 
     async def perform(self, effect: Effect) -> Any:
         match effect:
-            case EndLog(log=log, options=options):
-                return await self._end(log, options)
+            case EndLog(shard=shard, options=options):
+                return await self._end(shard, options)
             case LookForLog(log=log):
-                try:
-                    meta = await self._meta_of(log)
-                    there = not meta.is_removed
-                except NotFound:
-                    there = False
-                if not there:
-                    raise NotFound(f"there is no stream and no log {log!r}", log=log)
-                return of_one_log(log, meta.uid, meta.options)
-            case CountNumbers(log=log):
-                return await self._count(log)
-            case LastWriter(log=log):
-                return await self.last_writer(log)
+                return await self._look_for(log)
+            case RemoveLog(shard=shard):
+                await self.remove(shard)
+            case CountNumbers(shard=shard):
+                return await self._count(shard)
+            case LastWriter(shard=shard):
+                last, born = await self.last_writer(shard)
+                return last if last < 0 else max(0, last - born)
             case _:
                 return await super().perform(effect)
+
+    async def _look_for(self, log: str) -> StreamMeta:
+        try:
+            meta = await self._meta_of(log)
+            is_log = not meta.is_removed and meta.stream is None
+        except NotFound:
+            is_log = False
+        if not is_log:
+            raise NotFound(f"there is no stream and no log {log!r}", log=log)
+        return of_one_log(log, meta.uid, meta.options)
 
     async def _meta_of(self, log: str) -> LogMeta:
         return (await self.run(read_log(self.stores.layout.log(log)))).meta.is_here(log)
 
-    async def _end(self, log: str, options: LogOptions) -> None:
+    async def _of_shard(self, shard: ShardLog) -> LogMeta:
+        """`NotFound` where its log is not made yet, or gone."""
+        meta = await self._meta_of(shard.name)
+        if meta.is_removed or not shard.is_log(meta):
+            raise NotFound(f"the log {shard.name!r} is not made, or was removed", log=shard.name)
+        return meta
+
+    async def _end(self, shard: ShardLog, options: LogOptions) -> None:
         """Whoever else is at it: once this returns, the log takes no more messages."""
         for attempt in range(ENDING_TRIES):
             try:
-                if await self._ended(log, is_patient=attempt < PATIENT_TRIES):
+                if await self._ended(shard, is_patient=attempt < PATIENT_TRIES):
                     return
             except NotFound:
-                await self._make(log, options)
+                await self.make(shard, options)  # so that nobody can make it, and write to it
             except DlogError as error:
                 if error.retry is Retry.NEVER or attempt + 1 == ENDING_TRIES:
                     raise
             await asyncio.sleep(backoff_s(attempt, self.stores.chance, base_s=0.01))
 
-    async def _ended(self, log: str, *, is_patient: bool) -> bool:
-        meta = await self._meta_of(log)
-        if meta.is_removed:
-            raise NotFound(f"the log {log!r} was removed", log=log)
+    async def _ended(self, shard: ShardLog, *, is_patient: bool) -> bool:
+        meta, log = await self._of_shard(shard), shard.name
         if meta.state is LogState.TERMINATED:
             return True
         if is_patient and meta.writer is not None and meta.writer.name.startswith(ENDS):
             return False  # somebody else is at it
         site = LogSite(log, self.stores.layout, meta.uid, self.stores.chance)
-        if await self.run(terminate(site)):
+        if await self.run(terminate(site, shard)):
             return True
         # Somebody writes it, or died writing it: a new writer decides its end.
         mark = new_mark(self.stores, ENDS)
         ending = _EndingMark(mark.token, mark.name, mark.since_us)
         engine = Engine(self.stores, log, WriterOptions(), ending)
+        engine.shard = shard
         try:
             await engine.open(None)
         except Unsupported:
@@ -96,29 +112,87 @@ class StreamDriver(Driver):
             raise failure.again()
         return True
 
-    async def last_writer(self, log: str) -> int:
-        """See `LastWriter`."""
+    async def last_writer(self, shard: ShardLog) -> tuple[int, int]:
+        """The epoch of the log's last writer (see `LastWriter`), and that at which the log
+        began."""
         try:
-            return _last_writer(await self._meta_of(log))
+            meta = await self._of_shard(shard)
         except NotFound:
-            return 0
+            return 0, 0
+        return _last_writer(meta), meta.born_epoch
 
-    async def _make(self, log: str, options: LogOptions) -> None:
-        """So that nobody can make it, and write to it, later."""
-        path = self.stores.layout.log(log)
-        fresh = LogMeta(uid=self.stores.chance.token(), options=options)
+    async def make(self, shard: ShardLog, options: LogOptions) -> None:
+        """The log of a listed shard, unless it is there. What an earlier stream of the name left
+        behind is removed first. `NotFound` when the shard's own stream is gone: then whatever was
+        made here is removed again."""
+        for _ in range(ENDING_TRIES):
+            await self._check_listed(shard)
+            if await self._made(shard, options):
+                break
         try:
-            await self.stores.meta.create(path, fresh.to_bytes())
-        except AlreadyExists:
-            seen = await self.run(read_log(path))
-            if seen.meta.state is LogState.DELETED:
-                reborn = seen.meta.reborn(fresh.uid, options)
-                with contextlib.suppress(Conflict):  # somebody else made it
-                    await self.stores.meta.put(path, reborn.to_bytes(), seen.version)
+            await self._check_listed(shard)
+        except NotFound:
+            await self.remove(shard)
+            raise
 
-    async def _count(self, log: str) -> Numbers:
+    async def _made(self, shard: ShardLog, options: LogOptions) -> bool:
+        """False when another log had to go first, or somebody else was faster."""
+        path = self.stores.layout.log(shard.name)
+        uid = shard.uid or self.stores.chance.token()
+        fresh = LogMeta(uid=uid, options=options, stream=shard.mark)
+        with contextlib.suppress(AlreadyExists):
+            await self.stores.meta.create(path, fresh.to_bytes())
+            return True
+        seen = await self.run(read_log(path))
+        meta = seen.meta.is_here(shard.name)
+        if meta.state is LogState.DELETED:
+            reborn = meta.reborn(uid, options, stream=shard.mark)
+            with contextlib.suppress(Conflict):
+                await self.stores.meta.put(path, reborn.to_bytes(), seen.version)
+                return True
+            return False
+        if not shard.is_log(meta):
+            await self._clear(shard, meta)
+            return False
+        if meta.state is LogState.DELETING:
+            await self.remove(shard)
+            return False
+        return True
+
+    async def _check_listed(self, shard: ShardLog) -> None:
+        if not shard.uid:
+            return
+        path = self.stores.layout.stream(shard.stream)
+        await self.run(
+            read_stream(StreamSite(shard.stream, path, self.stores.chance, shard.stream_uid))
+        )
+
+    async def _clear(self, shard: ShardLog, meta: LogMeta) -> None:
+        """Remove a log that has the shard's name. It was seen before the stream is looked at again:
+        as long as that is the shard's stream, the log is not of a later one."""
+        await self._check_listed(shard)
+        if meta.stream is None:
+            raise AlreadyExists(
+                f"there is a log {shard.name!r}, which is no shard: the shard cannot be made",
+                log=shard.name,
+            )
+        await self.remove(shard._replace(uid=meta.uid))
+
+    async def remove(self, shard: ShardLog) -> None:
+        """The shard's log, unless it is gone."""
+        stores = self.stores
+        now_us = stores.clock.wall_us()
+        remover = WriterMark(stores.chance.token(), default_owner(), now_us)
+        with contextlib.suppress(NotFound):
+            await self.run(remove(shard.name, stores.layout, remover, now_us, stores.chance, shard))
+
+    async def _count(self, shard: ShardLog) -> Numbers:
+        """`NotFound` when the log is gone, and its numbers with it."""
+        log = shard.name
         seen = await self.run(read_log(self.stores.layout.log(log)))
-        if not seen.meta.producers or seen.meta.is_removed:
+        if seen.meta.is_here(log).is_removed or not shard.is_log(seen.meta):
+            raise NotFound(f"the log {log!r} was removed", log=log)
+        if not seen.meta.producers:
             return Numbers()
         counting = count_producers(log, self.stores.layout, seen, seen.meta.next_number)
         producers = await self.run(counting)

@@ -21,10 +21,13 @@ from dlog.errors import (
     DlogError,
     Fenced,
     ForkedHandle,
+    NotFound,
     Outcome,
     Retry,
     WriterClosed,
 )
+from dlog.meta.listed import WriterMark
+from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions, WriterOptions
 from dlog.reader.looks import Looks
 from dlog.reader.resolve import Present, TooLate
@@ -66,10 +69,11 @@ class _Death(NamedTuple):
 class Lane:
     """The writer of one shard."""
 
-    __slots__ = ("death", "inherited", "is_lost", "offer", "offer_marked", "shard", "writer")
+    __slots__ = ("death", "inherited", "is_lost", "log", "offer", "offer_marked", "shard", "writer")
 
-    def __init__(self, shard: Shard, inherited: Inherited, writer: Writer) -> None:
+    def __init__(self, shard: Shard, log: ShardLog, inherited: Inherited, writer: Writer) -> None:
         self.shard = shard
+        self.log = log
         self.inherited = inherited
         self.writer = writer
         self.offer = writer._engine.batcher.offer
@@ -297,23 +301,35 @@ class Following:
         self.core.left = ()
         self.publish()
 
-    async def open_lane(self, shard: Shard, inherited: Inherited) -> None:
+    async def open_lane(self, shard: Shard, log: ShardLog, inherited: Inherited) -> None:
         count = len(self.core.opened) + len(self.core.to_open())
         window = self._options.window_bytes // count
         window = min(self._options.window_bytes, max(window, limits.STREAM_WINDOW_BYTES_MIN))
         options = dataclasses.replace(self._options, window_bytes=window)
         mark = new_mark(self._stores, options.owner)
-        engine = Engine(self._stores, shard.log, options, mark)
-        await engine.open(self._log_options)
+        engine = await self._opened(log, options, mark)
         if self._closed:  # meanwhile, without waiting for us
-            engine.abandon(WriterClosed("given up", log=shard.log))
-            raise WriterClosed("given up", log=shard.log)
-        writer = Writer(engine, Looks(self._stores, shard.log))
-        lane = Lane(shard, inherited, writer)
+            engine.abandon(WriterClosed("given up", log=log.name))
+            raise WriterClosed("given up", log=log.name)
+        writer = Writer(engine, Looks(self._stores, log.name))
+        lane = Lane(shard, log, inherited, writer)
         engine.heir = lambda error, sent, left: self._died(lane, error, sent, left)
         self.lanes[shard.number] = lane
         if engine.core.error is not None:  # it died in the turn in which it was opened
             self._died(lane, engine.core.error, [], [])
+
+    async def _opened(self, log: ShardLog, options: WriterOptions, mark: WriterMark) -> Engine:
+        for is_made in (False, True):
+            engine = Engine(self._stores, log.name, options, mark)
+            engine.shard = log
+            try:
+                await engine.open(None)
+                return engine
+            except NotFound:
+                if is_made:
+                    raise
+            await self.driver.make(log, self._log_options)
+        raise AssertionError("the second try returns or raises")
 
     async def tell_apart(self, number: int) -> Told:
         lane = self.lanes[number]
@@ -323,7 +339,8 @@ class Following:
             )
             lane.writer._engine.abandon(ended)
         lane.writer._closed = True  # nothing is left that its end could concern
-        was_last = await self.driver.last_writer(lane.shard.log) == lane.writer.epoch
+        last, _ = await self.driver.last_writer(lane.log)
+        was_last = last == lane.writer.epoch
         if lane.death is None:  # it was closed before
             return Told((), was_last)
         _, sent, left = lane.death
@@ -529,8 +546,8 @@ class _LaneDriver(StreamDriver):
     async def perform(self, effect: Effect) -> Any:
         following = self._following
         match effect:
-            case OpenLane(shard=shard, inherited=inherited):
-                await following.open_lane(shard, inherited)
+            case OpenLane(shard=shard, log=log, inherited=inherited):
+                await following.open_lane(shard, log, inherited)
             case TellApart(number=number):
                 return await following.tell_apart(number)
             case Resend(messages=messages):

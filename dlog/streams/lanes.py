@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dlog.effects import CreateNode, Effect, Procedure, ReadNode, Together
-from dlog.errors import AlreadyExists, NotFound, Unsupported
+from dlog.errors import AlreadyExists, Corrupt, NotFound, Unsupported
+from dlog.meta.shards import ShardLog
 from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.numbers import Inherited, Numbers, inherit
 from dlog.streams.reshard import SeenStream, Site, end_before, read_stream
@@ -44,25 +45,27 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountNumbers(Effect):
-    """→ `Numbers`: of the producers in a log that has ended."""
+    """→ `Numbers`: of the producers in the log of a shard that has ended."""
 
-    log: str
+    shard: ShardLog
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLane(Effect):
-    """Become the writer of an open shard's log. `Unsupported` when the log has ended."""
+    """Become the writer of an open shard's log, which is made if it is not there. `Unsupported`
+    when the log has ended."""
 
     shard: Shard
+    log: ShardLog
     inherited: Inherited
 
 
 @dataclass(frozen=True, slots=True)
 class LastWriter(Effect):
-    """→ the epoch of the last writer of a log, those that ended it left out; 0 if there was none,
-    -1 if that cannot be told any more."""
+    """→ the epoch of the last writer of a shard's log, counted from the log's beginning, those
+    that ended it left out; 0 if there was none, -1 if that cannot be told any more."""
 
-    log: str
+    shard: ShardLog
 
 
 class Told(NamedTuple):
@@ -197,6 +200,7 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
     """Until every lane that we may have is open, and everything left over is sent."""
     while True:
         seen = yield from read_stream(site)
+        site = site.of(seen.meta)
         lanes.saw(seen.meta)
         for number in lanes.lost_now():
             yield LoseLane(number)
@@ -215,7 +219,7 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
             answers.append((yield TellApart(number)))  # noqa: PERF401 - it yields
         others: list[int] = []
         for shard in unseen:
-            last = yield LastWriter(shard.log)
+            last = yield LastWriter(seen.meta.log_of(shard, site.name))
             if not 0 <= last <= lanes.tried.get(shard.number, 0):  # else it was us, or nobody
                 others.append(shard.number)
         refused = _note(lanes, gone, answers, [shard.number for shard in unseen], others)
@@ -276,13 +280,13 @@ def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[
     if not shard.is_open:
         return False
     if lanes.follows(number) and number not in lanes.tried:
-        if (yield LastWriter(shard.log)) != 0:
+        if (yield LastWriter(meta.log_of(shard, site.name))) != 0:
             lanes.lost.add(number)  # somebody was here before us
             return True
     inherited = yield from read_inherited(site, meta, shard)
     lanes.tried[number] = lanes.tried.get(number, 0) + 1
     try:
-        yield OpenLane(shard, inherited, point="stream.lane_opened")
+        yield OpenLane(shard, meta.log_of(shard, site.name), inherited, point="stream.lane_opened")
     except Unsupported:
         now = yield from read_stream(site)
         if now.meta.has(number) and now.meta.shard(number).is_open:
@@ -319,30 +323,53 @@ def producer_key(producer_id: int, number: int) -> bytes:
 
 
 def read_inherited(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[Inherited]:
-    """What a shard knows of producers from those before it, all of which have ended. Kept in a
-    node of its own as soon as somebody needed it: those before may be truncated later."""
-    if not any(meta.has(parent) for parent in shard.parents):
+    """What a shard knows of producers from those before it, all of which have ended. It is stored
+    before the shard is opened, and before any shard before it is trimmed."""
+    if not shard.parents:
         return Inherited()
-    path = f"{site.path}/numbers/{shard.number}"
+    path = site.inherited(meta.uid, shard)
+    kept = yield from _read_kept(path)
+    if kept is not None:
+        return kept
+    try:
+        found = yield from _inherit(site, meta, shard)
+    except NotFound as gone:  # a parent was trimmed meanwhile, so it is stored by now
+        kept = yield from _read_kept(path)
+        if kept is None:
+            yield from read_stream(site.of(meta))  # or the whole stream is gone
+            raise Corrupt(
+                f"stream {site.name!r}: what shard {shard.number} inherited of producers' numbers "
+                f"is not at {path}, and shards before it are gone",
+                path=path,
+            ) from gone
+        return kept
+    try:
+        yield CreateNode(path, found.to_bytes(), point="stream.numbers_kept")
+    except AlreadyExists:
+        return (yield from _read_kept(path)) or found
+    return found
+
+
+def _read_kept(path: str) -> Procedure[Inherited | None]:
     try:
         raw, _ = yield ReadNode(path)
-        return Inherited.from_bytes(raw, path)
     except NotFound:
-        pass
+        return None
+    return Inherited.from_bytes(raw, path)
+
+
+def _inherit(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[Inherited]:
+    """`NotFound`: a shard before it is gone."""
     ends: dict[int, tuple[Inherited, Numbers]] = {}
     for parent in shard.parents:
-        if meta.has(parent):
-            before = meta.shard(parent)
-            inherited = yield from read_inherited(site, meta, before)
-            ends[parent] = inherited, (yield CountNumbers(before.log))
-    found = inherit(meta, shard, ends)
-    if found:
-        try:
-            yield CreateNode(path, found.to_bytes(), point="stream.numbers_kept")
-        except AlreadyExists:
-            raw, _ = yield ReadNode(path)
-            return Inherited.from_bytes(raw, path)
-    return found
+        if not meta.has(parent):
+            if shard.log_uid:
+                raise NotFound(f"shard {parent} is trimmed")
+            continue  # older versions trimmed without storing it
+        before = meta.shard(parent)
+        inherited = yield from read_inherited(site, meta, before)
+        ends[parent] = inherited, (yield CountNumbers(meta.log_of(before, site.name)))
+    return inherit(meta, shard, ends)
 
 
 def in_order(told: Sequence[Sequence[Left]]) -> list[Left]:

@@ -20,6 +20,7 @@ from dlog.chance import Chance, backoff_s
 from dlog.effects import CreateNode, Effect, Pause, Procedure, ReadNode, Together
 from dlog.errors import AlreadyExists, DlogError, NotFound, Outcome, Retry
 from dlog.meta.cas import change_node
+from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions
 from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState
 
@@ -28,9 +29,9 @@ ENDINGS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class EndLog(Effect):
-    """Terminate a log, which is made first if it is not there."""
+    """Terminate the log of a shard, which is made first if it is not there."""
 
-    log: str
+    shard: ShardLog
     options: LogOptions
 
 
@@ -42,11 +43,26 @@ class LookForLog(Effect):
 
 
 class Site(NamedTuple):
-    """Which stream, and what a change of it needs."""
+    """Which stream, and what a change of it needs. With a `uid`, only the stream that has it: a
+    stream that was removed and made again under its name is another one."""
 
     name: str
     path: str
     chance: Chance
+    uid: str | None = None
+
+    def of(self, meta: StreamMeta) -> Site:
+        return self._replace(uid=meta.uid)
+
+    def numbers(self, uid: str) -> str:
+        """The node below which the stream keeps what its shards inherited."""
+        return f"{self.path}/numbers/{uid}"
+
+    def inherited(self, uid: str, shard: Shard) -> str:
+        """Where a shard keeps what it inherited of producers' numbers."""
+        if not shard.log_uid:  # of an older version
+            return f"{self.path}/numbers/{shard.number}"
+        return f"{self.numbers(uid)}/{shard.number}"
 
 
 class SeenStream(NamedTuple):
@@ -56,13 +72,40 @@ class SeenStream(NamedTuple):
     version: int | None
 
 
-def read_stream(site: Site, *, fresh: bool = True) -> Procedure[SeenStream]:
+def read_stream(
+    site: Site, *, fresh: bool = True, is_removing: bool = False
+) -> Procedure[SeenStream]:
+    """`NotFound` where the stream is gone, being removed (except to `is_removing`), or another one
+    than the site's."""
     try:
         raw, version = yield ReadNode(site.path, fresh=fresh)
     except NotFound:
-        meta = yield LookForLog(site.name)
-        return SeenStream(meta, None)
-    return SeenStream(_parse(raw, site.path), version)
+        try:
+            meta = yield LookForLog(site.name)
+        except NotFound:
+            if site.uid is None:
+                raise
+            raise _gone(site) from None
+        seen = SeenStream(meta, None)
+    else:
+        seen = SeenStream(_parse(raw, site.path), version)
+    check_is(site, seen.meta, is_removing=is_removing)
+    return seen
+
+
+def check_is(site: Site, meta: StreamMeta, *, is_removing: bool = False) -> None:
+    """`NotFound` unless this is the stream of the site."""
+    if site.uid is not None and meta.uid != site.uid:
+        raise NotFound(
+            f"the stream {site.name!r} was removed, and another one was made under its name",
+            stream=site.name,
+        )
+    if meta.state is StreamState.DELETING and not is_removing:
+        raise _gone(site)
+
+
+def _gone(site: Site) -> NotFound:
+    return NotFound(f"the stream {site.name!r} was removed", stream=site.name)
 
 
 def make_stream(site: Site, meta: StreamMeta) -> Procedure[SeenStream]:
@@ -95,25 +138,38 @@ def change_stream(
     *,
     is_done: Callable[[StreamMeta], bool],
     point: str,
+    is_removing: bool = False,
 ) -> Procedure[SeenStream]:
-    """One change, whoever else makes some. A log that is a stream of one shard becomes a node
-    first: so it is changed like all others."""
-    seen = yield from read_stream(site)
+    """One change of the stream that was there when it began, whoever else makes some. A log that is
+    a stream of one shard becomes a node first: so it is changed like all others."""
+    seen = yield from read_stream(site, is_removing=is_removing)
     if seen.version is None:
         try:
             seen = yield from make_stream(site, seen.meta)
         except AlreadyExists:
-            seen = yield from read_stream(site)
+            seen = yield from read_stream(site.of(seen.meta), is_removing=is_removing)
     assert seen.version is not None
-    meta, version = yield from change_node(
-        site.path,
-        (seen.meta, seen.version),
-        change,
-        parse=_parse,
-        is_done=is_done,
-        chance=site.chance,
-        point=point,
-    )
+    this = site.of(seen.meta)
+
+    def parse(raw: bytes, where: str) -> StreamMeta:
+        meta = _parse(raw, where)
+        check_is(this, meta, is_removing=is_removing)
+        return meta
+
+    try:
+        meta, version = yield from change_node(
+            site.path,
+            (seen.meta, seen.version),
+            change,
+            parse=parse,
+            is_done=is_done,
+            chance=site.chance,
+            point=point,
+        )
+    except NotFound as error:
+        if error.about.get("path") == site.path:
+            raise _gone(site).again(outcome=error.outcome) from error
+        raise
     return SeenStream(meta, version)
 
 
@@ -171,7 +227,7 @@ def end_before(site: Site, seen: SeenStream, numbers: Iterable[int]) -> Procedur
         return seen
     for first in range(0, len(to_end), ENDINGS_AT_ONCE):
         some = to_end[first : first + ENDINGS_AT_ONCE]
-        yield Together(tuple(_end(seen.meta, shard) for shard in some))
+        yield Together(tuple(_end(site, seen.meta, shard) for shard in some))
     ended = {shard.number for shard in to_end}
 
     def is_done(meta: StreamMeta) -> bool:
@@ -184,8 +240,8 @@ def end_before(site: Site, seen: SeenStream, numbers: Iterable[int]) -> Procedur
     )
 
 
-def _end(meta: StreamMeta, shard: Shard) -> Procedure[None]:
-    yield EndLog(shard.log, meta.options, point="stream.log_ended")
+def _end(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[None]:
+    yield EndLog(meta.log_of(shard, site.name), meta.options, point="stream.log_ended")
 
 
 def _parse(raw: bytes, where: str) -> StreamMeta:

@@ -3,20 +3,18 @@ shards, and changes which shards it has."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dlog import limits
-from dlog.admin.remove import remove
 from dlog.admin.status import LogStatus
 from dlog.drive import Stores
-from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
+from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, ConfigError, NotFound
 from dlog.ids import check_log_name
+from dlog.meta.cas import read_log
 from dlog.meta.layout import unescape
-from dlog.meta.listed import WriterMark
 from dlog.opening import Opening
 from dlog.options import LogOptions, ReaderOptions, WriterOptions, options_from
 from dlog.streams.document import (
@@ -24,16 +22,15 @@ from dlog.streams.document import (
     Shard,
     ShardState,
     StreamMeta,
-    StreamState,
     new_stream,
     shard_log,
 )
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
+from dlog.streams.removal import finish_removal, remove_stream, sweep_numbers, trim_stream
 from dlog.streams.reshard import (
     SeenStream,
     Site,
-    change_stream,
     make_stream,
     merge,
     pin,
@@ -44,7 +41,6 @@ from dlog.streams.reshard import (
 from dlog.streams.tails import ShardTail, log_status, statuses_of, tails_of
 from dlog.streams.writer import StreamWriter
 from dlog.together import some_at_once
-from dlog.writer.owner import default_owner
 
 GetStores = Callable[[bool], Awaitable[Stores]]
 _H = TypeVar("_H", StreamWriter, StreamReader)
@@ -110,7 +106,7 @@ class Stream:
         stores = await self._get_stores(True)
         site = self._site(stores)
         seen = await StreamDriver(stores).run(read_stream(site))
-        writer = StreamWriter(stores, site, options, seen.meta.options, shards)
+        writer = StreamWriter(stores, site.of(seen.meta), options, seen.meta.options, shards)
         await writer.open()
         return writer
 
@@ -232,54 +228,30 @@ class Stream:
 
     async def trim(self, *, dry_run: bool = False) -> tuple[int, ...]:
         """Forget the shards that ended and were truncated to their end, and remove their logs:
-        their numbers. Nobody can read anything there any more."""
+        their numbers. Nobody can read anything there any more. Run again after a failure, it goes
+        on."""
         stores = await self._get_stores(False)
         site = self._site(stores)
         driver = StreamDriver(stores)
         meta = (await driver.run(read_stream(site))).meta
-        empty: list[Shard] = []
+        gone: list[int] = []
         kept: set[int] = set()
         for shard in meta.shards:  # oldest first: what follows something that stays, stays
             if shard.state is ShardState.ENDED and not kept & set(shard.parents):
-                status = await log_status(stores, shard.log)
+                status = await log_status(stores, shard)
                 if status is None or status.head_seq >= status.next_seq:
-                    empty.append(shard)
+                    gone.append(shard.number)
                     continue
             kept.add(shard.number)
-        gone = tuple(shard.number for shard in empty)
-        if dry_run or not gone:
-            return gone
-        await driver.run(
-            change_stream(
-                site,
-                lambda now: now.forgotten(n for n in gone if now.has(n)),
-                is_done=lambda now: not any(now.has(n) for n in gone),
-                point="stream.forgotten",
-            )
-        )
-        for shard in empty:
-            await _remove_log(driver, stores, shard.log)
-        return gone
+        if not dry_run:
+            await driver.run(trim_stream(site.of(meta), gone))
+        return tuple(gone)
 
     async def remove(self) -> None:
-        """Delete the stream with all its logs, under its readers and its writers."""
+        """Delete the stream with all its logs, under its readers and its writers. Run again after a
+        failure, it goes on."""
         stores = await self._get_stores(False)
-        site = self._site(stores)
-        driver = StreamDriver(stores)
-        seen = await driver.run(read_stream(site))
-        if seen.version is not None:
-            seen = await driver.run(
-                change_stream(
-                    site,
-                    lambda now: dataclasses.replace(now.terminated(), state=StreamState.DELETING),
-                    is_done=lambda now: now.state is StreamState.DELETING,
-                    point="stream.terminated",
-                )
-            )
-        for shard in seen.meta.shards:
-            await _remove_log(driver, stores, shard.log)
-        if seen.version is not None:
-            await driver.run(_remove_nodes(site, seen.version))
+        await StreamDriver(stores).run(remove_stream(self._site(stores)))
 
     async def _reshard(
         self, change: Callable[[Site, str], Procedure[SeenStream]], new: int
@@ -288,6 +260,7 @@ class Stream:
         site = self._site(stores)
         driver = StreamDriver(stores)
         meta = (await driver.run(read_stream(site))).meta
+        site = site.of(meta)
         numbers = range(meta.next_number, meta.next_number + new)
         await _refuse_taken(stores, [shard_log(self.name, number) for number in numbers])
         token = stores.chance.token()
@@ -320,13 +293,19 @@ async def create_stream(
     meta = new_stream(
         name, uid, options, shards=shards, routing=routing, pins=pins, weights=weights
     )
-    if await _is_there(stores, name):
+    site = Site(name, stores.layout.stream(name), stores.chance)
+    driver = StreamDriver(stores)
+    await driver.run(finish_removal(site))
+    if await _is_plain_log(stores, name):
         raise AlreadyExists(
             f"there is a log {name!r}, which is a stream of one shard: split it", log=name
         )
     await _refuse_taken(stores, [shard.log for shard in meta.shards])
-    site = Site(name, stores.layout.stream(name), stores.chance)
-    await StreamDriver(stores).run(make_stream(site, meta))
+    seen = await driver.run(make_stream(site, meta))
+    if await _is_plain_log(stores, name):  # made meanwhile: nobody would find its messages here
+        await driver.run(remove_stream(site.of(seen.meta)))
+        raise AlreadyExists(f"a log {name!r} was made at the same time", log=name)
+    await driver.run(sweep_numbers(site, uid))
 
 
 async def list_streams(stores: Stores, prefix: str = "") -> list[str]:
@@ -340,7 +319,7 @@ async def list_streams(stores: Stores, prefix: str = "") -> list[str]:
 async def _refuse_taken(stores: Stores, logs: Sequence[str]) -> None:
     """A shard is a log of its own, and none that somebody made for something else."""
     there = await some_at_once(
-        limits.STREAM_LOOKS_AT_ONCE, lambda log: _is_there(stores, log), logs
+        limits.STREAM_LOOKS_AT_ONCE, lambda log: _is_plain_log(stores, log), logs
     )
     for log, is_there in zip(logs, there, strict=True):
         if is_there:
@@ -349,32 +328,13 @@ async def _refuse_taken(stores: Stores, logs: Sequence[str]) -> None:
             )
 
 
-async def _is_there(stores: Stores, log: str) -> bool:
-    return await log_status(stores, log) is not None
-
-
-async def _remove_log(driver: StreamDriver, stores: Stores, log: str) -> None:
-    now_us = stores.clock.wall_us()
-    remover = WriterMark(stores.chance.token(), default_owner(), now_us)
+async def _is_plain_log(stores: Stores, log: str) -> bool:
+    """A shard of a stream that was removed, whose remover slept, is none: it gives way."""
     try:
-        await driver.run(remove(log, stores.layout, remover, now_us, stores.chance))
+        meta = (await StreamDriver(stores).run(read_log(stores.layout.log(log)))).meta
     except NotFound:
-        pass
-
-
-def _remove_nodes(site: Site, version: int) -> Procedure[None]:
-    at = f"{site.path}/numbers"
-    try:
-        numbers = yield ListNodes(at)
-    except NotFound:
-        numbers = []
-    for path in (*(f"{at}/{number}" for number in numbers), at):
-        try:
-            node = yield ReadNode(path)
-            yield DeleteNode(path, node.version)
-        except NotFound:
-            continue
-    yield DeleteNode(site.path, version)
+        return False
+    return meta.stream is None and not meta.is_removed
 
 
 def _summary(meta: StreamMeta, shard: Shard, status: LogStatus | None) -> ShardSummary:

@@ -57,13 +57,15 @@ async def statuses_of(
 ) -> list[LogStatus | None]:
     """In their order; None for a shard whose log is not made yet."""
     return await some_at_once(
-        limits.STREAM_LOOKS_AT_ONCE, lambda shard: log_status(stores, shard.log, tail=tail), shards
+        limits.STREAM_LOOKS_AT_ONCE, lambda shard: log_status(stores, shard, tail=tail), shards
     )
 
 
-async def log_status(stores: Stores, log: str, *, tail: TailMode = "normal") -> LogStatus | None:
-    """None for a log that is not there."""
-    view = SegmentView(log, stores.layout, tail=tail)
+async def log_status(
+    stores: Stores, shard: Shard, *, tail: TailMode = "normal"
+) -> LogStatus | None:
+    """None for a shard whose log is not there."""
+    view = SegmentView(shard.log, stores.layout, shard.log_uid or None, tail=tail)
     try:
         return await look(stores, view, status_of(view))
     except NotFound:

@@ -33,6 +33,7 @@ from dlog.errors import (
 )
 from dlog.ids import MessageId
 from dlog.meta.listed import WriterMark
+from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions, WriterOptions, visible_within_ms
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
@@ -62,6 +63,7 @@ class Engine:
         self.options = options
         self.mark = mark
         self.copies: str | None = None  # uid of the log that it is to go on copying; before `open`
+        self.shard: ShardLog | None = None  # which the log is; before `open`
         self.last_id: MessageId | None = None
         self.rotations = 0
         self.takeover_times = TakeoverTimes()
@@ -100,6 +102,10 @@ class Engine:
         _engines.add(self)
 
     @property
+    def is_empty(self) -> bool:
+        return self.batcher._next_seq == 0
+
+    @property
     def core(self) -> WriterCore:
         assert self._core is not None
         return self._core
@@ -121,6 +127,7 @@ class Engine:
             stopwatch,
             None if stood_by is None else stood_by.brings(),
             self.copies,
+            self.shard,
         )
         timeout_ms = self.options.open_timeout_ms
         self.watch.start()

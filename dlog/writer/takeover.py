@@ -50,6 +50,7 @@ from dlog.meta.cas import Seen, change_log, read_log
 from dlog.meta.layout import Layout
 from dlog.meta.listed import End, Segment, WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.shards import ShardLog, refuse_unless_shard
 from dlog.options import LogOptions, Takeover
 from dlog.reason import ReasonCode, Wait
 from dlog.writer.producers import Producers, count_producers
@@ -97,6 +98,7 @@ class Opening:
     stopwatch: Stopwatch
     stood_by: StoodBy | None = None
     copies: str | None = None  # uid of the log that this one is a copy of, to be gone on with
+    shard: ShardLog | None = None  # which the log is; its stream made it
 
     @property
     def path(self) -> str:
@@ -182,6 +184,7 @@ def _find(opening: Opening) -> Procedure[_Sight]:
 
 
 def _refuse_another_log(opening: Opening, meta: LogMeta) -> None:
+    refuse_unless_shard(meta, opening.shard, opening.name)
     refuse_unless_open(meta, opening.name)
     known = opening.stood_by
     if known is not None and known.seen.meta.uid != meta.uid:

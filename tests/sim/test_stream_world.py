@@ -18,7 +18,13 @@ HAPPENS = (
     "metadata: reply lost, logs: a reply is lost, logs: a request fails, logs: an append is slow"
 ).split(", ")
 # What only the drivers announce, and what is not simulated.
-ELSEWHERE = {"stream.resent", "stream.forgotten"}
+ELSEWHERE = {
+    "stream.resent",
+    "stream.forgotten",
+    "stream.log_removed",
+    "stream.cleared",
+    "stream.removed",
+}
 
 
 @stretches(700, 30_000, per_minute=14_500)

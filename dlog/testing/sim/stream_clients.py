@@ -57,15 +57,15 @@ class StreamClient(SimClient):
 
     def perform(self, effect: Effect, answer: Answered) -> None:
         match effect:
-            case EndLog(log=log):
-                self.logs.end(self, log, answer)
+            case EndLog(shard=shard):
+                self.logs.end(self, shard.name, answer)
             case LookForLog(log=log):
                 error = NotFound(f"no stream and no log {log!r}", log=log)
                 self.after(0.1, lambda: answer(None, error))
-            case CountNumbers(log=log):
-                self.logs.count(self, log, lambda v, e: answer(None if e else Numbers(v), e))
-            case LastWriter(log=log):
-                made = self.logs.logs.get(log)
+            case CountNumbers(shard=shard):
+                self.logs.count(self, shard.name, lambda v, e: answer(None if e else Numbers(v), e))
+            case LastWriter(shard=shard):
+                made = self.logs.logs.get(shard.name)
                 self.after(0.2, lambda: answer(0 if made is None else made.last_writer, None))
             case _:
                 super().perform(effect, answer)

@@ -8,10 +8,12 @@ import itertools
 import pytest
 
 from dlog import aio
+from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions
 from dlog.streams.driver import StreamDriver
 
 _worlds = itertools.count()
+SHARD = ShardLog("log", "", "log", "")  # of a stream of an older version
 
 
 @pytest.mark.parametrize("was", ["open", "closed", "never made"])
@@ -28,9 +30,9 @@ async def test_who_wrote_it_last_is_known_however_many_end_it(was: str) -> None:
                 opened.append(writer)
                 if was == "closed":
                     await writer.close()
-        ending = (StreamDriver(stores)._end("log", LogOptions()) for _ in range(6))
+        ending = (StreamDriver(stores)._end(SHARD, LogOptions()) for _ in range(6))
         await asyncio.gather(*ending)
-        assert await StreamDriver(stores).last_writer("log") == epoch
+        assert await StreamDriver(stores).last_writer(SHARD) == (epoch, 0)
         assert (await client.admin.describe("log")).state == "terminated"
         for writer in opened:
             await writer.close()

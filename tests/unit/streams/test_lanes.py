@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlog.chance import SYSTEM_CHANCE
 from dlog.effects import Effect, Procedure, ReadNode, ReplaceNode, Together
 from dlog.errors import DlogError, NotFound, Outcome, Unavailable, Unsupported
+from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions
 from dlog.streams.document import StreamMeta, new_stream
 from dlog.streams.lanes import (
@@ -159,8 +160,8 @@ class World:
                 self.asked.append(("publish", None))
             case CountNumbers():
                 return Numbers()
-            case LastWriter(log=log):
-                return self.epochs.get(int(log.removeprefix("s/")), 0)
+            case LastWriter(shard=shard):
+                return self.epochs.get(int(shard.name.removeprefix("s/")), 0)
         return None
 
     def _together(self, procedures: Any) -> list[Any]:
@@ -348,7 +349,7 @@ def test_what_a_sister_left_over_is_looked_at_first() -> None:
             case ReplaceNode(value=value):
                 node[:] = [value, node[1] + 1]
                 return node[1]
-            case EndLog(log="s/0"):  # meanwhile somebody merges
+            case EndLog(shard=ShardLog(name="s/0")):  # meanwhile somebody merges
                 now = StreamMeta.from_bytes(node[0], "s")
                 node[:] = [now.merged("s", (3, 1), "two").to_bytes(), node[1] + 1]
             case Together(procedures=procedures):

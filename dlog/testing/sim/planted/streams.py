@@ -59,7 +59,7 @@ def only_the_parents_end(patch: Patch) -> None:
     def end_before(site: Site, seen: SeenStream, wanted: Any) -> Procedure[SeenStream]:
         for shard in before(seen.meta, wanted):
             if not shard.is_open:
-                yield from reshard._end(seen.meta, shard)
+                yield from reshard._end(site, seen.meta, shard)
         return seen
 
     patch.setattr(lanes, "end_before", end_before)
@@ -75,7 +75,7 @@ def the_list_says_ended_first(patch: Patch) -> None:
         )
         for shard in seen.meta.before(gone):
             if not shard.is_open:
-                yield from reshard._end(seen.meta, shard)
+                yield from reshard._end(site, seen.meta, shard)
         return seen
 
     patch.setattr(lanes, "end_before", end_before)

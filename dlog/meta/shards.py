@@ -1,0 +1,45 @@
+"""Logs that are shards of a stream. Each has the uid of its stream in its log meta, so that it is
+opened, ended and removed through that stream only, and a stream never touches the logs of another
+stream that had, or will have, its name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dlog.errors import ConfigError, NotFound
+from dlog.meta.log_meta import LogMeta
+
+
+class ShardLog(NamedTuple):
+    """The log of a shard. `uid` is the log's own; "" in streams that were made before shards had
+    one, which take whatever log has the name."""
+
+    name: str
+    uid: str
+    stream: str
+    stream_uid: str
+
+    def is_log(self, meta: LogMeta) -> bool:
+        return not self.uid or meta.uid == self.uid
+
+    @property
+    def mark(self) -> str | None:
+        """What the log meta says of its stream."""
+        return self.stream_uid if self.uid else None
+
+
+def refuse_unless_shard(meta: LogMeta, shard: ShardLog | None, name: str) -> None:
+    """`ConfigError` for a plain use (`shard` is None) of a shard's log, `NotFound` for a log that
+    is not the shard's any more."""
+    if shard is None:
+        if meta.stream is not None and not meta.is_removed:
+            raise ConfigError(
+                f"the log {name!r} is a shard of a stream: it is opened, ended and removed through "
+                "its stream only",
+                log=name,
+            )
+    elif not shard.is_log(meta):
+        raise NotFound(
+            f"the log {name!r} of stream {shard.stream!r} was removed, and another one made",
+            log=name,
+        )

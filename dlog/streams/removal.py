@@ -1,0 +1,159 @@
+"""Removing a stream, and trimming its oldest shards: procedures, without IO.
+
+Both first say in the stream's node what goes: the state `DELETING`, or the list `trimmed`. Then the
+logs go, and last what names them. So whoever runs the procedure again, after a crash at any step,
+goes on where it ended, and nothing is left that no node names. Each step names uids: a procedure
+that slept while the stream was removed and made again finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dlog import limits
+from dlog.chance import backoff_s
+from dlog.effects import DeleteNode, Effect, ListNodes, Pause, Procedure, ReadNode
+from dlog.errors import Conflict, NotFound, Retry
+from dlog.meta.shards import ShardLog
+from dlog.streams.document import Shard, StreamMeta, StreamState
+from dlog.streams.lanes import read_inherited
+from dlog.streams.reshard import Site, change_stream, end_before, read_stream
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLog(Effect):
+    """Remove the log of a shard, unless it is gone."""
+
+    shard: ShardLog
+
+
+# --- removal
+
+
+def remove_stream(site: Site) -> Procedure[None]:
+    """The stream that is there when it begins, or the site's; `NotFound` when there is none."""
+    seen = yield from read_stream(site, is_removing=True)
+    site = site.of(seen.meta)
+    if seen.version is None:  # one log that was never made a stream
+        yield from _remove_logs(site, seen.meta, seen.meta.shards)
+        return
+
+    def doomed(meta: StreamMeta) -> StreamMeta:
+        if meta.state is StreamState.DELETING:
+            return meta
+        return dataclasses.replace(meta.terminated(), state=StreamState.DELETING)
+
+    seen = yield from change_stream(
+        site,
+        doomed,
+        is_done=lambda meta: meta.state is StreamState.DELETING,
+        point="stream.terminated",
+        is_removing=True,
+    )
+    yield from _remove_logs(site, seen.meta, (*seen.meta.shards, *seen.meta.trimmed))
+    yield from sweep_numbers(site, None)
+    yield from _delete_document(site)
+
+
+def finish_removal(site: Site) -> Procedure[None]:
+    """Of a stream whose remover died."""
+    try:
+        seen = yield from read_stream(site, is_removing=True)
+    except NotFound:
+        return
+    if seen.meta.state is StreamState.DELETING:
+        yield from remove_stream(site.of(seen.meta))
+
+
+def _delete_document(site: Site) -> Procedure[None]:
+    for attempt in range(limits.META_ATTEMPTS_MAX):
+        try:
+            seen = yield from read_stream(site, is_removing=True)
+            if seen.version is None:
+                return
+            yield DeleteNode(site.path, seen.version, point="stream.removed")
+            return
+        except NotFound:
+            return  # by somebody who removes it, too
+        except Conflict as error:
+            if error.retry is not Retry.NOW:
+                raise
+        yield Pause(backoff_s(attempt, site.chance))
+    raise Conflict(f"the stream {site.name!r} keeps changing while it is removed")
+
+
+def sweep_numbers(site: Site, kept_uid: str | None) -> Procedure[None]:
+    """Delete what shards of this name inherited, except those of the stream `kept_uid`."""
+    at = f"{site.path}/numbers"
+    for child in (yield from _children(at)):
+        if child == kept_uid:
+            continue
+        for number in (yield from _children(f"{at}/{child}")):
+            yield from _delete(f"{at}/{child}/{number}")
+        yield from _delete(f"{at}/{child}")
+    if kept_uid is None:
+        yield from _delete(at)
+
+
+def _children(path: str) -> Procedure[list[str]]:
+    try:
+        return (yield ListNodes(path))  # type: ignore[no-any-return]
+    except NotFound:
+        return []
+
+
+def _delete(path: str) -> Procedure[None]:
+    """What changed meanwhile, or has children, is another's."""
+    try:
+        node = yield ReadNode(path)
+        yield DeleteNode(path, node.version)
+    except (NotFound, Conflict):
+        pass
+
+
+def _remove_logs(site: Site, meta: StreamMeta, shards: Iterable[Shard]) -> Procedure[None]:
+    for shard in shards:
+        yield RemoveLog(meta.log_of(shard, site.name), point="stream.log_removed")
+
+
+# --- trimming
+
+
+def trim_stream(site: Site, numbers: Iterable[int]) -> Procedure[StreamMeta]:
+    """Forget these ended shards, oldest first, all of whose messages are gone. What their children
+    inherited of producers' numbers is stored with each child first. No numbers: only finish what
+    an earlier trim left."""
+    gone = set(numbers)
+    seen = yield from read_stream(site)
+    site = site.of(seen.meta)
+    heirs = [
+        shard
+        for shard in seen.meta.shards
+        if shard.number not in gone and gone & set(shard.parents)
+    ]
+    for shard in heirs:
+        seen = yield from end_before(site, seen, shard.parents)
+        yield from read_inherited(site, seen.meta, shard)
+    if gone:
+        seen = yield from change_stream(
+            site,
+            lambda now: now.forgotten(number for number in gone if now.has(number)),
+            is_done=lambda now: not any(now.has(number) for number in gone),
+            point="stream.forgotten",
+        )
+    if not seen.meta.trimmed:
+        return seen.meta
+    trimmed = seen.meta.trimmed
+    yield from _remove_logs(site, seen.meta, trimmed)
+    for shard in trimmed:
+        yield from _delete(site.inherited(seen.meta.uid, shard))
+    cleared = {shard.number for shard in trimmed}
+    seen = yield from change_stream(
+        site,
+        lambda now: now.cleared(cleared),
+        is_done=lambda now: not any(shard.number in cleared for shard in now.trimmed),
+        point="stream.cleared",
+    )
+    return seen.meta

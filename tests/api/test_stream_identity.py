@@ -1,0 +1,318 @@
+"""A stream that was removed and made again under its name is another stream. Whoever dealt with the
+old one, and slept meanwhile at any step, harms nothing of the new one; and what died half way is
+gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dlog
+from dlog import aio
+from dlog.effects import Effect, Procedure
+from dlog.streams import reshard
+from dlog.streams.driver import StreamDriver
+from dlog.streams.removal import remove_stream, trim_stream
+from dlog.streams.reshard import Site
+from dlog.streams.routing.hashing import key_hash
+from tests.api.streaming import KEYS, P, by_key, read_stream, truncate_all
+
+NAME = "orders"
+
+
+class Sleeper(StreamDriver):
+    """Falls asleep before one of its effects, those of procedures side by side counted, too."""
+
+    def __init__(self, stores: Any, step: int) -> None:
+        super().__init__(stores)
+        self.slept = asyncio.Event()
+        self.woken = asyncio.Event()
+        self._left = step
+
+    async def perform(self, effect: Effect) -> Any:
+        self._left -= 1
+        if self._left == -1:
+            self.slept.set()
+            await self.woken.wait()
+        return await super().perform(effect)
+
+
+class Killed(Exception):
+    """In place of a crash: nothing of the procedure runs any more."""
+
+
+class Dying(StreamDriver):
+    def __init__(self, stores: Any, step: int, *, is_applied: bool) -> None:
+        super().__init__(stores)
+        self._left = step
+        self._is_applied = is_applied
+
+    async def perform(self, effect: Effect) -> Any:
+        self._left -= 1
+        is_last = self._left == -1
+        if is_last and not self._is_applied:
+            raise Killed
+        try:
+            return await super().perform(effect)
+        finally:
+            if is_last:
+                raise Killed
+
+
+# In the first quarter of the hashes.
+OF_SHARD_2 = next(key for key in KEYS if key_hash(key) < 1 << 30)
+
+Making = Callable[[Site], Procedure[Any]]
+
+PROCEDURES: dict[str, Making] = {
+    "remove": remove_stream,
+    "trim": lambda site: trim_stream(site, [0]),
+    "split": lambda site: reshard.split(site, 1, (1 << 31 | 1 << 30,), "t" * 12),
+    "merge": lambda site: reshard.merge(site, (2, 3), "t" * 12),
+    "pin": lambda site: reshard.pin(site, OF_SHARD_2, 1, "t" * 12),
+    "terminate": reshard.terminate_stream,
+}
+
+
+def is_owner(shard: Any, key: bytes) -> bool:
+    return bool(shard.is_open and shard.range.contains(key_hash(key)))
+
+
+async def made(client: aio.Client) -> aio.Stream:
+    """Two shards; the first is split, ended and truncated."""
+    stream = await client.create_stream(NAME, shards=2)
+    async with stream.open_writer() as writer:
+        for number, key in enumerate(KEYS):
+            await writer.append(b"old", key=key, producer=(P, number))
+    await stream.split(0)
+    await truncate_all(client, stream, 0)
+    return stream
+
+
+async def site_of(client: aio.Client) -> Site:
+    """Of the stream that is there now."""
+    stores = await client._stores(True)
+    site = Site(NAME, stores.layout.stream(NAME), stores.chance)
+    return site.of((await StreamDriver(stores).run(reshard.read_stream(site))).meta)
+
+
+async def nodes_below(client: aio.Client, path: str) -> list[str]:
+    meta = (await client._stores(False)).meta
+    try:
+        names = await meta.children(path)
+    except dlog.NotFound:
+        return []
+    found: list[str] = []
+    for name in names:
+        found += [f"{path}/{name}", *(await nodes_below(client, f"{path}/{name}"))]
+    return found
+
+
+async def left_behind(client: aio.Client) -> list[str]:
+    """Logs and nodes of the stream's name."""
+    stores = await client._stores(False)
+    logs = [each.name for each in await client.admin.list()]
+    return logs + await nodes_below(client, stores.layout.streams)
+
+
+@pytest.mark.parametrize("name", PROCEDURES)
+async def test_who_sleeps_at_any_step_while_the_stream_is_made_again_harms_nothing(
+    url: str, name: str
+) -> None:
+    steps = 0
+    async with aio.connect(url) as client:
+        while True:
+            old = await made(client)
+            driver = Sleeper(await client._stores(True), steps)
+            running = asyncio.create_task(driver.run(PROCEDURES[name](await site_of(client))))
+            asleep = asyncio.create_task(driver.slept.wait())
+            await asyncio.wait((running, asleep), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                asleep.cancel()
+                break
+            await old.remove()
+            new = await client.create_stream(NAME, shards=4)
+            async with new.open_writer() as writer:
+                for number, key in enumerate(KEYS):
+                    await writer.append(b"new", key=key, producer=(P, number))
+                driver.woken.set()
+                (error,) = await asyncio.gather(running, return_exceptions=True)
+                assert error is None or "removed" in str(error), f"step {steps}: {error!r}"
+                for number, key in enumerate(KEYS):
+                    await writer.append(b"newer", key=key, producer=(P, len(KEYS) + number))
+            found = by_key(await read_stream(new))
+            assert found == {key: [b"new", b"newer"] for key in KEYS}, f"step {steps}"
+            assert [shard.is_open for shard in await new.shards()] == [True] * 4, f"step {steps}"
+            await new.remove()
+            assert await left_behind(client) == [], f"step {steps}"
+            steps += 1
+        if name != "remove":
+            await old.remove()
+    assert steps > 2
+
+
+@pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", PROCEDURES)
+async def test_what_died_at_any_step_is_gone_on_with_and_leaves_nothing(
+    url: str, name: str, is_applied: bool
+) -> None:
+    steps = 0
+    async with aio.connect(url) as client:
+        while True:
+            stream = await made(client)
+            driver = Dying(await client._stores(True), steps, is_applied=is_applied)
+            try:
+                await driver.run(PROCEDURES[name](await site_of(client)))
+                break
+            except Killed:
+                pass
+            if name == "trim":
+                await stream.trim()
+                assert "orders/0" not in [each.name for each in await client.admin.list()]
+                assert (await stream.shards())[0].number == 1
+            if steps % 2:
+                try:
+                    await stream.remove()
+                except dlog.NotFound:
+                    assert name == "remove"
+                assert await left_behind(client) == [], f"step {steps}"
+            elif name != "remove":
+                await stream.remove()
+            try:
+                new = await client.create_stream(NAME, shards=2)
+            except dlog.AlreadyExists:
+                assert steps < 3, "the removal had begun"
+                await stream.remove()
+                new = await client.create_stream(NAME, shards=2)
+            async with new.open_writer() as writer:
+                for number, key in enumerate(KEYS):
+                    await writer.append(b"new", key=key, producer=(P, number))
+            assert by_key(await read_stream(new)) == {key: [b"new"] for key in KEYS}
+            await new.remove()
+            assert await left_behind(client) == [], f"step {steps}"
+            steps += 1
+        if name != "remove":
+            await stream.remove()
+    assert steps > 1
+
+
+async def test_numbers_of_a_stream_that_was_removed_are_not_inherited(url: str) -> None:
+    async with aio.connect(url) as client:
+        for _ in range(2):
+            stream = await client.create_stream(NAME, shards=1)
+            async with stream.open_writer() as writer:
+                await writer.append(b"0", key=b"k", producer=(P, 0))
+                await stream.split(0)
+                for number in range(1, 5):
+                    await writer.append(b"%d" % number, key=b"k", producer=(P, number))
+            assert by_key(await read_stream(stream)) == {b"k": [b"0", b"1", b"2", b"3", b"4"]}
+            await stream.remove()
+
+
+async def test_a_writer_of_the_old_stream_gets_nothing_acknowledged_in_the_new_one(
+    url: str,
+) -> None:
+    async with aio.connect(url) as client, aio.connect(url) as other:
+        old = await client.create_stream(NAME, shards=2)
+        stale = await old.open_writer()
+        await stale.append(b"old", key=KEYS[0])
+        await other.stream(NAME).remove()
+        new = await other.create_stream(NAME, shards=2)
+        async with new.open_writer(takeover="never") as writer:
+            refused = 0
+            for key in KEYS:
+                try:
+                    await stale.append(b"stale", key=key)
+                except dlog.DlogError:
+                    refused += 1
+                await writer.append(b"new", key=key)
+            assert refused == len(KEYS)
+            await stale.close()
+            assert by_key(await read_stream(new)) == {key: [b"new"] for key in KEYS}
+
+
+async def test_the_only_writer_of_a_stream_made_again_keeps_its_shards_over_a_split(
+    url: str,
+) -> None:
+    async with aio.connect(url) as client:
+        for round_ in range(3):
+            stream = await client.create_stream(NAME, shards=1)
+            async with stream.open_writer() as writer:
+                for number in range(3):
+                    await writer.append(b"%d" % number, key=KEYS[0])
+                    owner = next(s for s in await stream.shards() if is_owner(s, KEYS[0]))
+                    await stream.split(owner.number)
+                await writer.append(b"3", key=KEYS[0])
+                assert by_key(await read_stream(stream)) == {KEYS[0]: [b"0", b"1", b"2", b"3"]}
+            if round_ < 2:
+                await stream.remove()
+
+
+async def test_a_shard_is_reached_through_its_stream_only(url: str) -> None:
+    async with aio.connect(url) as client:
+        stream = await client.create_stream(NAME, shards=2)
+        async with stream.open_writer() as writer:
+            ids = [await writer.append(b"x", key=key) for key in KEYS]
+        for shard in await stream.shards():
+            for wrong in (
+                client.admin.remove(shard.log),
+                client.admin.terminate(shard.log),
+                client.open_writer(shard.log),
+            ):
+                with pytest.raises(dlog.ConfigError, match="shard"):
+                    await wrong
+        await stream.split(0)
+        with pytest.raises(dlog.ConfigError, match="shard"):
+            await client.admin.remove("orders/0")
+        assert len(await read_stream(stream)) == len(ids)
+
+
+async def test_the_first_shard_of_a_log_that_became_a_stream_goes_with_it(url: str) -> None:
+    async with aio.connect(url) as client:
+        async with client.open_writer("plain") as log:
+            await log.append(b"x", key=b"k")
+        stream = client.stream("plain")
+        await stream.split(0)
+        for wrong in (client.admin.remove("plain"), client.admin.terminate("plain")):
+            with pytest.raises(dlog.ConfigError, match="shard"):
+                await wrong
+        await stream.remove()
+        assert await left_behind(client) == []
+
+
+async def test_no_log_is_made_under_the_name_of_a_stream(url: str) -> None:
+    async with aio.connect(url) as client:
+        await client.create_stream(NAME, shards=2)
+        for wrong in (
+            client.open_writer(NAME),
+            client.admin.create(NAME),
+            client.open_standby(NAME),
+        ):
+            with pytest.raises(dlog.ConfigError, match="is a stream"):
+                await wrong
+        assert NAME not in [each.name for each in await client.admin.list()]
+        with pytest.raises(dlog.AlreadyExists):
+            await client.create_stream(NAME)
+
+
+async def test_a_removal_that_died_is_ended_by_whoever_makes_the_stream_again(url: str) -> None:
+    async with aio.connect(url) as client:
+        steps = 0
+        while True:
+            await made(client)
+            driver = Dying(await client._stores(True), steps, is_applied=True)
+            try:
+                await driver.run(remove_stream(await site_of(client)))
+                break
+            except Killed:
+                steps += 1
+            try:
+                await client.create_stream(NAME, shards=1)
+            except dlog.AlreadyExists:
+                assert steps <= 2, "the removal had begun"
+                assert len(await client.stream(NAME).shards()) == 4
+            await client.stream(NAME).remove()
+            assert await left_behind(client) == []
