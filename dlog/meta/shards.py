@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dlog.errors import ConfigError, NotFound
-from dlog.meta.log_meta import LogMeta
+from dlog.meta.log_meta import LogMeta, LogState
+
+ENDS = "ends the shard, epoch "  # how whoever ends a shard's log is named, as its writer
 
 
 class ShardLog(NamedTuple):
@@ -26,6 +28,12 @@ class ShardLog(NamedTuple):
     def mark(self) -> str | None:
         """What the log meta says of its stream."""
         return self.stream_uid if self.uid else None
+
+
+def has_ended(meta: LogMeta) -> bool:
+    """A shard that takes no more messages: those that did not get in go to the shards behind it."""
+    is_being_ended = meta.writer is not None and meta.writer.name.startswith(ENDS)
+    return meta.stream is not None and (meta.state is LogState.TERMINATED or is_being_ended)
 
 
 def refuse_unless_shard(meta: LogMeta, shard: ShardLog | None, name: str) -> None:

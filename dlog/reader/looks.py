@@ -22,6 +22,6 @@ class Looks:
         """The last message of the log, None when it holds none."""
         return await find_tail_id(self._stores, self._name)
 
-    async def resolve(self, token: Token) -> Resolved:
+    async def resolve(self, token: Token, *, only_here: bool = False) -> Resolved:
         view = SegmentView(self._name, self._stores.layout, token.log_uid, tail="strict")
-        return await look(self._stores, view, resolve(view, token))
+        return await look(self._stores, view, resolve(view, token, only_here=only_here))

@@ -20,6 +20,7 @@ from dlog.effects import Procedure
 from dlog.errors import ConfigError, Corrupt, NotFound, check
 from dlog.ids import MessageId, Token
 from dlog.meta.log_meta import LogMeta
+from dlog.meta.shards import has_ended
 from dlog.reader.places import find_tail, place_in, sealed_with, segment_at
 from dlog.reader.segments import Entered, SegmentView
 
@@ -53,8 +54,10 @@ class Undecided:
 Resolved = Present | Never | TooLate | Undecided
 
 
-def resolve(view: SegmentView, token: Token) -> Procedure[Resolved]:
-    """`view` is of the log that the token names, and strict."""
+def resolve(view: SegmentView, token: Token, *, only_here: bool = False) -> Procedure[Resolved]:
+    """`view` is of the log that the token names, and strict. A message that is not in a shard which
+    has ended may have been sent on to the shards behind it; `only_here` asks for the shard's own
+    log all the same."""
     check(view.horizon.tail == "strict", "an answer for good takes a strict view", view.name)
     name = view.name
     version: int | None = None
@@ -71,7 +74,13 @@ def resolve(view: SegmentView, token: Token) -> Procedure[Resolved]:
             )
         assert view.seen is not None
         try:
-            return (yield from _look(view, token))
+            found = yield from _look(view, token)
+            if isinstance(found, Never) and not only_here and has_ended(view.meta):
+                return TooLate(
+                    f"the shard {name!r} has ended without it; its writer may have sent it on to "
+                    "the shards behind it: numbers of producers tell"
+                )
+            return found
         except NotFound as error:
             # Truncated or dropped under our eyes, then the list says so by now.
             if view.seen.version == version:

@@ -16,14 +16,14 @@ from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, Uns
 from dlog.meta.cas import read_log
 from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
-from dlog.meta.shards import ShardLog
+from dlog.meta.shards import ENDS, ShardLog
 from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
 from dlog.streams.document import StreamMeta, of_one_log
 from dlog.streams.lanes import CountNumbers, LastWriter
 from dlog.streams.numbers import Numbers
 from dlog.streams.removal import RemoveLog
-from dlog.streams.reshard import EndLog, LookForLog, read_stream
+from dlog.streams.reshard import EndLog, LookForLog, mark_as_shard, read_stream
 from dlog.streams.reshard import Site as StreamSite
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner, new_mark
@@ -32,7 +32,6 @@ from dlog.writer.rotation import Ending
 
 ENDING_TRIES = 50  # while others open the log, or end it, at the same time
 PATIENT_TRIES = 10  # so often somebody else who ends it is waited for: some two seconds
-ENDS = "ends the shard, epoch "
 
 
 class StreamDriver(Driver):
@@ -93,6 +92,8 @@ class StreamDriver(Driver):
         meta, log = await self._of_shard(shard), shard.name
         if meta.state is LogState.TERMINATED:
             return True
+        if meta.stream is None and shard.mark is not None:
+            await self.run(mark_as_shard(self.stores.layout.log(log), shard, self.stores.chance))
         if is_patient and meta.writer is not None and meta.writer.name.startswith(ENDS):
             return False  # somebody else is at it
         site = LogSite(log, self.stores.layout, meta.uid, self.stores.chance)

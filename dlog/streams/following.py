@@ -360,7 +360,7 @@ class Following:
         low, high, is_certain = 0, len(sent), True
         while low < high:
             middle = (low + high) // 2
-            became = await looks.resolve(Ticket(sent[middle], 0).token)
+            became = await looks.resolve(Ticket(sent[middle], 0).token, only_here=True)
             if isinstance(became, (Present, TooLate)):
                 low = middle + 1
                 is_certain &= isinstance(became, Present)

@@ -11,6 +11,7 @@ there yet (nobody may open it later as if nothing had happened), and terminate i
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,8 +20,9 @@ from dlog import limits
 from dlog.chance import Chance, backoff_s
 from dlog.effects import CreateNode, Effect, Pause, Procedure, ReadNode, Together
 from dlog.errors import AlreadyExists, DlogError, NotFound, Outcome, Retry
-from dlog.meta.cas import change_node
-from dlog.meta.shards import ShardLog
+from dlog.meta.cas import change_log, change_node
+from dlog.meta.log_meta import LogMeta
+from dlog.meta.shards import ShardLog, refuse_unless_shard
 from dlog.options import LogOptions
 from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState
 
@@ -246,3 +248,19 @@ def _end(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[None]:
 
 def _parse(raw: bytes, where: str) -> StreamMeta:
     return StreamMeta.from_bytes(raw, where)
+
+
+def mark_as_shard(path: str, shard: ShardLog, chance: Chance) -> Procedure[None]:
+    """A log that became the first shard of a stream says so, before it is ended."""
+
+    def marked(meta: LogMeta) -> LogMeta:
+        refuse_unless_shard(meta, shard, shard.name)
+        return dataclasses.replace(meta, stream=shard.mark)
+
+    yield from change_log(
+        path,
+        None,
+        marked,
+        is_done=lambda meta: not shard.is_log(meta) or meta.stream == shard.mark,
+        chance=chance,
+    )

@@ -9,15 +9,17 @@ there, so a change is a pause for the keys that it concerns, and for no others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
 from dlog.drive import Closeable, Stores
 from dlog.errors import (
+    AlreadyExists,
     Broken,
     ConfigError,
     DlogError,
@@ -32,7 +34,7 @@ from dlog.errors import (
 from dlog.ids import MessageId, Token
 from dlog.options import LogOptions, WriterOptions
 from dlog.reader.looks import Looks
-from dlog.reader.resolve import Resolved
+from dlog.reader.resolve import Resolved, TooLate
 from dlog.reason import Reason
 from dlog.streams.following import Following, Lane, Table
 from dlog.streams.lanes import producer_key
@@ -242,21 +244,27 @@ class StreamWriter:
         headers: Iterable[HeadersArg | None] | None = None,
         producer: Producer | None = None,
         timeout: float | None = None,
-    ) -> list[MessageId]:
+    ) -> StreamIds:
         """All of them, each to the shard of its key, acknowledged; their ids in the order given.
-        `producer` is an id and the number of the first message; those after it count on. What was
-        there before is refused, with all that is behind it: see `submit`."""
+        `producer` is an id and the number of the first message; those after it count on. Messages
+        that were taken before are left out (`ids.skipped`), and `AlreadyExists` says that all
+        were."""
         deadline = self._deadline(timeout)
         first = None if producer is None else as_producer(producer)
-        tickets: list[Ticket] = []
+        tickets: list[tuple[int, Ticket]] = []
+        ids = StreamIds()
         for index, (value, key, pairs) in enumerate(rows(values, keys, headers)):
             numbered = None if first is None else (first[0], first[1] + index)
-            tickets.append(
-                await self.submit(
-                    value, key=key, headers=pairs, producer=numbered, timeout=self._left(deadline)
+            left = self._left(deadline)
+            with ids.skipping(index):
+                ticket = await self.submit(
+                    value, key=key, headers=pairs, producer=numbered, timeout=left
                 )
-            )
-        return [await within(deadline, ticket, timeout) for ticket in tickets]
+                tickets.append((index, ticket))
+        for index, ticket in tickets:
+            with ids.skipping(index):
+                ids.append(await within(deadline, ticket, timeout))
+        return ids.checked()
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
@@ -281,15 +289,16 @@ class StreamWriter:
             return
 
     async def resolve(self, token: Token) -> Resolved:
-        """What became of a message by its token, in the shard that it was sent to first. `Never`
-        says nothing where that shard was split or merged since: it may have been sent on. Numbers
-        of producers tell in any case."""
+        """What became of a message by its token, in the shard that it was sent to first. `TooLate`
+        where that shard ended without it, since it may have been sent on to the shards behind it:
+        numbers of producers tell in any case."""
         meta = self._following.core.meta
         for shard in () if meta is None else meta.shards:
             lane = self._following.lanes.get(shard.number)
-            if lane is not None and lane.writer._engine.batcher._origin.log_uid == token.log_uid:
+            is_lane = lane is not None and lane.writer._engine.batcher._origin.log_uid
+            if token.log_uid in (shard.log_uid, is_lane):
                 return await Looks(self._stores, shard.log).resolve(token)
-        raise NotFound(f"no shard that this writer has is the log {token.log_uid} of the token")
+        return TooLate(f"no shard of the stream is the log {token.log_uid} of the token any more")
 
     # --- life
 
@@ -423,6 +432,32 @@ class StreamWriter:
 
     def _left(self, deadline: float | None) -> float | None:
         return None if deadline is None else max(0.0, deadline - self._loop.time())
+
+
+class StreamIds(list[MessageId]):
+    """The ids of one `append_many`. `skipped` are the indexes, in what was given, of the messages
+    that were taken before: they are not among the ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped: list[int] = []
+        self._known: AlreadyExists | None = None
+
+    @contextlib.contextmanager
+    def skipping(self, index: int) -> Iterator[None]:
+        """Around what may say that this message was taken before."""
+        try:
+            yield
+        except AlreadyExists as error:
+            self.skipped.append(index)
+            self._known = error
+
+    def checked(self) -> StreamIds:
+        """`AlreadyExists` if all were taken before."""
+        if self._known is not None and not self:
+            raise self._known
+        self.skipped.sort()
+        return self
 
 
 def rows(

@@ -304,21 +304,25 @@ class StreamWriter:
         headers: Iterable[HeadersArg | None] | None = None,
         producer: Producer | None = None,
         timeout: float | None = None,
-    ) -> list[MessageId]:
+    ) -> aio_writer.StreamIds:
         """All of them, each to the shard of its key, acknowledged; their ids in the order given.
-        `producer` is an id and the number of the first message; those after it count on. What was
-        there before is refused, with all that is behind it: see `submit`."""
+        `producer` is an id and the number of the first message; those after it count on. Messages
+        that were taken before are left out (`ids.skipped`), and `AlreadyExists` says that all
+        were."""
         deadline = _deadline(timeout)
         first = as_producer(producer)
-        tickets: list[Ticket] = []
+        tickets: list[tuple[int, Ticket]] = []
+        ids = aio_writer.StreamIds()
         for index, (value, key, pairs) in enumerate(aio_writer.rows(values, keys, headers)):
             numbered = None if first is None else (first[0], first[1] + index)
-            tickets.append(
-                self.submit(
-                    value, key=key, headers=pairs, producer=numbered, timeout=_left(deadline)
-                )
-            )
-        return [ticket.result(_left(deadline)) for ticket in tickets]
+            left = _left(deadline)
+            with ids.skipping(index):
+                ticket = self.submit(value, key=key, headers=pairs, producer=numbered, timeout=left)
+                tickets.append((index, ticket))
+        for index, ticket in tickets:
+            with ids.skipping(index):
+                ids.append(ticket.result(_left(deadline)))
+        return ids.checked()
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Everything submitted by now is acknowledged once this returns."""
