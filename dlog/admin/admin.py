@@ -56,10 +56,10 @@ from dlog.limits import (
     RANGE_BYTES_DEFAULT,
 )
 from dlog.meta.cas import read_log
-from dlog.meta.holds import read_holds
 from dlog.meta.layout import unescape
 from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.stream_holds import read_all_holds
 from dlog.meta.sweep import Site
 from dlog.options import LogOptions, OnTruncated, ReaderOptions, TailMode, WriterOptions
 from dlog.reader.feed import look
@@ -290,10 +290,12 @@ class Admin(MetaMoves, Jobs):
         return await self._look_at_site(name, work)
 
     async def holds(self, name: str) -> tuple[HoldSummary, ...]:
-        """By name."""
+        """By name. A hold on the whole stream of a shard, whose holder began nothing in the shard,
+        is told as one from seq 0 on."""
 
         def work(view: SegmentView, site: Site) -> Procedure[tuple[HoldSummary, ...]]:
-            return tuple(map(told_hold, (yield from read_holds(site.layout, site.name, site.uid))))
+            holds = yield from read_all_holds(site.layout, site.name, view.meta)
+            return tuple(map(told_hold, holds))
 
         return await self._look_at_site(name, work)
 

@@ -15,16 +15,17 @@ from dlog.admin.summary import (
 from dlog.effects import LastReadable, LookAtLedger, Procedure
 from dlog.errors import NotFound
 from dlog.ids import NO_LEDGER, MessageId
-from dlog.meta.holds import Hold, read_holds
+from dlog.meta.holds import Hold
 from dlog.meta.layout import Layout
 from dlog.meta.listed import Point, Segment
+from dlog.meta.stream_holds import read_all_holds
 from dlog.reader.places import find_head_seq, find_last_id, find_tail
 from dlog.reader.segments import SegmentView, by_the_newest_list, header_of
 
 
 def describe(view: SegmentView, layout: Layout) -> Procedure[LogDescription]:
     yield from view.refresh()
-    holds = yield from read_holds(layout, view.name, view.meta.uid)
+    holds = yield from read_all_holds(layout, view.name, view.meta)
     return (yield from by_the_newest_list(view, lambda: _describe(view, holds)))
 
 

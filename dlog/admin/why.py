@@ -12,10 +12,10 @@ from dlog.admin.summary import WriterSummary
 from dlog.effects import LastReadable, LookAtLedger, Procedure, ReadNode
 from dlog.errors import DlogError, NotFound, Timeout, Unavailable
 from dlog.ledger.store import LedgerState, Whereabouts
-from dlog.meta.holds import read_holds
 from dlog.meta.layout import Layout
 from dlog.meta.listed import Segment
 from dlog.meta.log_meta import LogMeta
+from dlog.meta.stream_holds import read_all_holds
 from dlog.reader.segments import SegmentView
 from dlog.reason import Plain, Reason, ReasonCode, told_of
 
@@ -78,7 +78,7 @@ def look_at(view: SegmentView, layout: Layout) -> Procedure[Outside]:
     for segment in meta.unsealed:
         ledger = yield from _open_ledger(view, segment)
         ledgers.append(ledger)
-    holds = yield from read_holds(layout, view.name, meta.uid)
+    holds = yield from read_all_holds(layout, view.name, meta)
     return Outside(meta, present, tuple(ledgers), tuple(hold.name for hold in holds))
 
 

@@ -2,27 +2,124 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
-from dlog.errors import NotFound
+from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound, Truncated
 from dlog.groups.charter import COUNT, Charter, Mark, agree, read_charter
+from dlog.groups.group_driver import lease_store
+from dlog.groups.holding import AT_ONCE, NOTE, hold_name
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shards import GroupShard
 from dlog.groups.weights import AVERAGE, read_weights
-from dlog.streams.document import StreamMeta
+from dlog.meta.holds import read_hold
+from dlog.meta.layout import Layout
+from dlog.meta.stream_holds import StreamHold
+from dlog.reader.places import Start
+from dlog.streams.document import Shard, StreamMeta
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import tails_of
+from dlog.together import some_at_once
 
 
 async def found(
-    stores: Stores, driver: Driver, places: GroupPlaces, options: WorkerOptions
+    stores: Stores, driver: Driver, places: GroupPlaces, options: WorkerOptions, admin: Admin
 ) -> Charter:
-    """`NotFound` where there is no such stream."""
-    site = Site(places.stream, stores.layout.stream(places.stream), stores.chance)
+    """What all workers agree on; the shards are held once this returns. `NotFound` where there is
+    no such stream."""
+    charter, meta, is_new = await _agreed(stores, driver, places, options)
+    if not charter.is_job:
+        await _hold_stream(stores, driver, admin, places, charter, meta)
+    elif is_new:  # a job holds the shards that it has to do, and lets go of each that is done
+        await _hold_shards(stores.layout, driver, admin, places, charter, meta)
+    return charter
+
+
+async def _hold_stream(
+    stores: Stores,
+    driver: Driver,
+    admin: Admin,
+    places: GroupPlaces,
+    charter: Charter,
+    meta: StreamMeta,
+) -> None:
+    """First the node, from which on shards to come are held; then the places in those that are
+    there. Whoever finds that a founder died in between goes on."""
+    name = hold_name(places.group, places.stream)
+    path = stores.layout.stream_hold(places.stream, name)
+    wanted = StreamHold(name, meta.uid, places.group, stores.clock.wall_us())
+    while True:
+        try:
+            raw, version = await stores.meta.get(path)
+        except NotFound:
+            with contextlib.suppress(AlreadyExists):
+                await stores.meta.create(path, wanted.to_bytes())
+            continue
+        hold = StreamHold.from_bytes(raw, name, where=path)
+        if hold.stream_uid == meta.uid:
+            break
+        with contextlib.suppress(NotFound, Conflict):  # of a stream that was removed
+            await stores.meta.delete(path, version)
+    if hold.made:
+        return
+    store = lease_store(charter.leases, places, stores)
+    finished = [
+        shard.log
+        for shard in meta.shards
+        if not shard.is_open and (await driver.run(store.read(shard.log))).is_finished
+    ]
+    await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
+    with contextlib.suppress(Conflict, NotFound):  # by another founder, who did the same
+        await stores.meta.put(path, dataclasses.replace(hold, made=True).to_bytes(), version)
+
+
+async def _hold_shards(
+    layout: Layout,
+    driver: Driver,
+    admin: Admin,
+    places: GroupPlaces,
+    charter: Charter,
+    meta: StreamMeta,
+    finished: Sequence[str] = (),
+) -> None:
+    """In each log that is there and has no hold of the group yet, from where the group begins. Each
+    is counted in its log meta, so a truncation that was decided before sees it."""
+    name = hold_name(places.group, places.stream)
+
+    async def hold(shard: Shard) -> None:
+        mark = None if charter.begin is None else charter.begin.get(shard.number)
+        at: Start = "earliest" if mark is None else mark.next_seq
+        if shard.log in finished:
+            at = "latest"
+        try:
+            found, _ = await driver.run(read_hold(layout, shard.log, name))
+            if found.log_uid == shard.log_uid or not shard.log_uid:
+                return
+        except NotFound:
+            pass
+        try:
+            try:
+                await admin.hold(shard.log, name, at, note=NOTE, who=places.group)
+            except Truncated:
+                await admin.hold(shard.log, name, "earliest", note=NOTE, who=places.group)
+        except (NotFound, ConfigError):
+            pass  # not made yet, or held further on by now
+
+    shards = [s for s in meta.shards if charter.end is None or s.number in charter.end]
+    await some_at_once(AT_ONCE, hold, shards)
+
+
+async def _agreed(
+    stores: Stores, driver: Driver, places: GroupPlaces, options: WorkerOptions
+) -> tuple[Charter, StreamMeta, bool]:
+    """The charter, the stream, and whether it is we who made the group."""
+    site = Site.at(stores.layout, places.stream, stores.chance)
     meta = (await driver.run(read_stream(site))).meta
     wanted = Charter(meta.uid, options.leases, options.timeout_ms, options.weigh)
     if options.stop_at_end:
@@ -30,7 +127,7 @@ async def found(
     try:
         charter: Charter = await driver.run(read_charter(places))
         charter.check_agrees(wanted, places.group)
-        return charter
+        return charter, meta, False
     except NotFound:
         pass
     begin: dict[int, Mark] | None = None
@@ -39,7 +136,9 @@ async def found(
         begin = await _marks(stores, meta)
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
-    return await driver.run(agree(places, dataclasses.replace(wanted, begin=begin, end=end)))
+    ours = dataclasses.replace(wanted, begin=begin, end=end)
+    charter = await driver.run(agree(places, ours))
+    return charter, meta, charter is ours
 
 
 async def _marks(stores: Stores, meta: StreamMeta) -> dict[int, Mark]:
@@ -52,7 +151,7 @@ def shards_of(
     places: GroupPlaces, stores: Stores, charter: Charter, numbers: dict[str, int] | None = None
 ) -> Procedure[Any]:
     """Those that the group has to do, as the stream lists them now. `numbers` learns theirs."""
-    site = Site(places.stream, stores.layout.stream(places.stream), stores.chance)
+    site = Site.at(stores.layout, places.stream, stores.chance)
     meta: StreamMeta = (yield from read_stream(site)).meta
     listed = [shard for shard in meta.shards if charter.end is None or shard.number in charter.end]
     logs = {shard.number: shard.log for shard in listed}

@@ -313,6 +313,8 @@ class Group:
         if members:
             raise Conflict(f"group {self.name!r} has workers: {members[0].id}")
         admin = self._logs.admin
+        name = hold_name(self.name, self.stream)
+        await site.driver.run(_delete(site.stores.layout.stream_hold(self.stream, name)))
         for shard in site.shards:
             with contextlib.suppress(NotFound):
                 await admin.drop_hold(shard.name, hold_name(self.name, self.stream))
@@ -347,7 +349,7 @@ class _Site:
 
     async def stream(self) -> StreamMeta:
         name, layout = self.places.stream, self.stores.layout
-        site = Site(name, layout.stream(name), self.stores.chance)
+        site = Site.at(layout, name, self.stores.chance)
         meta: StreamMeta = (await self.driver.run(read_stream(site))).meta
         return meta
 

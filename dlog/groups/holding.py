@@ -1,6 +1,8 @@
 """The holds of a group: in the log of each shard one, at the checkpoint that is kept, so that no
 policy truncates what the group has not done. It moves behind a checkpoint, never ahead of it, and
-not more often than checkpoints are flushed."""
+not more often than checkpoints are flushed. The group holds the stream as well, so that shards
+which it has not begun, and those that are still to come, are kept whole (`dlog.meta.stream_holds`).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ logger = logging.getLogger("dlog.groups")
 LAST_TRIES = 3  # of the last move of a shard that goes elsewhere; who has it next moves it on
 RETRY_S, RETRY_S_MAX = 0.2, 10.0
 AT_ONCE = 4
+NOTE = "what this group has not consumed yet"
+DONE = "this group consumed all of the shard"
 
 
 def hold_name(group: str, stream: str) -> str:
@@ -38,8 +42,11 @@ class _Kept:
 class GroupHolds:
     """Of one worker. Belongs to the loop of its heart."""
 
-    def __init__(self, admin: Admin, places: GroupPlaces, who: str, every_s: float) -> None:
+    def __init__(
+        self, admin: Admin, places: GroupPlaces, who: str, every_s: float, *, is_job: bool = False
+    ) -> None:
         self._admin = admin
+        self._is_job = is_job
         self._name = hold_name(places.group, places.stream)
         self._who = who
         self._every_s = every_s
@@ -62,12 +69,11 @@ class GroupHolds:
                     await self._admin.drop_hold(log, self._name)
                 await self._put(log, at)
         for parent in behind:
-            await self.drop(parent)
+            await self.finish(parent)
 
     async def _put(self, log: str, at: Start) -> None:
-        note = "what this group has not consumed yet"
         async with self._few:
-            await self._admin.hold(log, self._name, at, note=note, who=self._who)
+            await self._admin.hold(log, self._name, at, note=NOTE, who=self._who)
 
     def move(self, log: str, at: Position) -> None:
         kept = self._kept.setdefault(log, _Kept())
@@ -105,7 +111,7 @@ class GroupHolds:
         failed = 0
         while True:
             try:
-                await self.drop(log)
+                await self.finish(log)
                 return
             except DlogError as error:
                 failed += 1
@@ -120,11 +126,16 @@ class GroupHolds:
                 async with asyncio.timeout(min(RETRY_S_MAX, RETRY_S * 2 ** min(failed, 10))):
                     await self._closing.wait()
 
-    async def drop(self, log: str) -> None:
-        """Of a shard that is done, by us or by somebody who could not see to it any more."""
+    async def finish(self, log: str) -> None:
+        """A shard is done, by us or by somebody who could not see to it any more. Its hold goes to
+        the end of the log: without one, the group's hold on the stream would keep all of the log. A
+        job holds no stream, and drops it."""
         with contextlib.suppress(NotFound):
             async with self._few:
-                await self._admin.drop_hold(log, self._name)
+                if self._is_job:
+                    await self._admin.drop_hold(log, self._name)
+                else:
+                    await self._admin.hold(log, self._name, "latest", note=DONE, who=self._who)
 
     async def close(self) -> None:
         self._closing.set()

@@ -21,6 +21,7 @@ class Layout:
         self.format = f"{root}/format"
         self.logs = f"{root}/logs"
         self.streams = f"{root}/streams"
+        self.stream_holders = f"{root}/stream_holds"
         self.groups = f"{root}/groups"
         self.configs = f"{root}/config"
 
@@ -52,6 +53,13 @@ class Layout:
 
     def stream(self, name: str) -> str:
         return f"{self.streams}/{_log_node(name)}"
+
+    def stream_holds(self, name: str) -> str:
+        """Who holds all shards of a stream, those to come included."""
+        return f"{self.stream_holders}/{_log_node(name)}"
+
+    def stream_hold(self, name: str, hold: str) -> str:
+        return f"{self.stream_holds(name)}/{escape(check_hold_name(hold))}"
 
     def group(self, group: str, stream: str) -> str:
         """What the workers of a group share about one stream."""

@@ -15,10 +15,11 @@ from dlog.chance import backoff_s
 from dlog.effects import Pause, Procedure, ReplaceNode
 from dlog.errors import DlogError, Outcome, Retry
 from dlog.meta.cas import Seen, read_log
-from dlog.meta.holds import Hold, bounded, read_holds
+from dlog.meta.holds import Hold, bounded
 from dlog.meta.listed import Point
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.retention import find_point
+from dlog.meta.stream_holds import read_all_holds
 from dlog.meta.sweep import Site, foresee, of_its_pages, sweep
 
 Aim = Callable[[Seen], Procedure[Point]]
@@ -76,7 +77,7 @@ def move_point(
             seen: Seen = yield from read_log(site.path)
             site.refuse_another_log(seen.meta)
             before = before or seen.meta
-            holds = yield from read_holds(site.layout, site.name, site.uid)
+            holds = yield from read_all_holds(site.layout, site.name, seen.meta)
             wanted = yield from aim(seen)
             wanted = before.truncate_before.joined(wanted)
             point = wanted if force else bounded(wanted, holds)

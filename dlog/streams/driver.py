@@ -163,10 +163,9 @@ class StreamDriver(Driver):
     async def _check_listed(self, shard: ShardLog) -> None:
         if not shard.uid:
             return
-        path = self.stores.layout.stream(shard.stream)
-        await self.run(
-            read_stream(StreamSite(shard.stream, path, self.stores.chance, shard.stream_uid))
-        )
+        stores = self.stores
+        site = StreamSite.at(stores.layout, shard.stream, stores.chance, shard.stream_uid)
+        await self.run(read_stream(site))
 
     async def _clear(self, shard: ShardLog, meta: LogMeta) -> None:
         """Remove a log that has the shard's name. It was seen before the stream is looked at again:

@@ -17,6 +17,7 @@ from dlog.chance import backoff_s
 from dlog.effects import DeleteNode, Effect, ListNodes, Pause, Procedure, ReadNode
 from dlog.errors import Conflict, NotFound, Retry
 from dlog.meta.shards import ShardLog
+from dlog.meta.stream_holds import StreamHold
 from dlog.streams.document import Shard, StreamMeta, StreamState
 from dlog.streams.lanes import read_inherited
 from dlog.streams.reshard import Site, change_stream, end_before, read_stream
@@ -54,6 +55,7 @@ def remove_stream(site: Site) -> Procedure[None]:
     )
     yield from _remove_logs(site, seen.meta, (*seen.meta.shards, *seen.meta.trimmed))
     yield from sweep_numbers(site, None)
+    yield from _drop_holders(site)
     yield from _delete_document(site)
 
 
@@ -95,6 +97,21 @@ def sweep_numbers(site: Site, kept_uid: str | None) -> Procedure[None]:
         yield from _delete(f"{at}/{child}")
     if kept_uid is None:
         yield from _delete(at)
+
+
+def _drop_holders(site: Site) -> Procedure[None]:
+    """Holds on the stream, as they are left behind by consumers."""
+    if site.holds is None:
+        return
+    for name in (yield from _children(site.holds)):
+        path = f"{site.holds}/{name}"
+        try:
+            node = yield ReadNode(path)
+            if StreamHold.from_bytes(node.value, name, where=path).stream_uid == site.uid:
+                yield DeleteNode(path, node.version)
+        except (NotFound, Conflict):
+            continue
+    yield from _delete(site.holds)
 
 
 def _children(path: str) -> Procedure[list[str]]:

@@ -21,6 +21,7 @@ from dlog.chance import Chance, backoff_s
 from dlog.effects import CreateNode, Effect, Pause, Procedure, ReadNode, Together
 from dlog.errors import AlreadyExists, DlogError, NotFound, Outcome, Retry
 from dlog.meta.cas import change_log, change_node
+from dlog.meta.layout import Layout
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.shards import ShardLog, refuse_unless_shard
 from dlog.options import LogOptions
@@ -52,6 +53,11 @@ class Site(NamedTuple):
     path: str
     chance: Chance
     uid: str | None = None
+    holds: str | None = None  # the node below which its holders are
+
+    @classmethod
+    def at(cls, layout: Layout, name: str, chance: Chance, uid: str | None = None) -> Site:
+        return cls(name, layout.stream(name), chance, uid, layout.stream_holds(name))
 
     def of(self, meta: StreamMeta) -> Site:
         return self._replace(uid=meta.uid)

@@ -272,7 +272,7 @@ class Stream:
         return await StreamDriver(stores).run(procedure(self._site(stores)))
 
     def _site(self, stores: Stores) -> Site:
-        return Site(self.name, stores.layout.stream(self.name), stores.chance)
+        return Site.at(stores.layout, self.name, stores.chance)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r}>"
@@ -293,7 +293,7 @@ async def create_stream(
     meta = new_stream(
         name, uid, options, shards=shards, routing=routing, pins=pins, weights=weights
     )
-    site = Site(name, stores.layout.stream(name), stores.chance)
+    site = Site.at(stores.layout, name, stores.chance)
     driver = StreamDriver(stores)
     await driver.run(finish_removal(site))
     if await _is_plain_log(stores, name):
