@@ -488,7 +488,7 @@ class Heart:
             case ShardStopped(shard=shard, reason=reason):
                 self._settle(shard, None, _not_ours(shard))
                 if reason is StopReason.ENDED:
-                    self.holds.drop_soon(shard)
+                    self.holds.finish_soon(shard)
                 elif reason is StopReason.LOST:
                     self.holds.forget(shard)
                 else:

@@ -94,14 +94,14 @@ class GroupHolds:
             kept.wanted = None
             kept.hurry.set()
 
-    def drop_soon(self, log: str) -> None:
+    def finish_soon(self, log: str) -> None:
         """All of the shard is done. A hold that nobody moves would keep its log for ever: so it is
-        tried until it is dropped, and whoever ends waits for that, too, for a few tries."""
-        task = asyncio.get_running_loop().create_task(self._drop(log))
+        tried until it is moved, and whoever ends waits for that, too, for a few tries."""
+        task = asyncio.get_running_loop().create_task(self._finish(log))
         self._drops.add(task)
         task.add_done_callback(self._drops.discard)
 
-    async def _drop(self, log: str) -> None:
+    async def _finish(self, log: str) -> None:
         kept = self._kept.get(log)
         if kept is not None:
             kept.wanted = None
@@ -118,7 +118,7 @@ class GroupHolds:
                 if error.retry is Retry.NEVER or (self._closing.is_set() and failed >= LAST_TRIES):
                     logger.warning("log %r: hold %r stays: %s", log, self._name, error)
                     return
-                logger.info("log %r: hold %r is dropped later: %s", log, self._name, error)
+                logger.info("log %r: hold %r is moved later: %s", log, self._name, error)
             if self._closing.is_set():
                 await asyncio.sleep(RETRY_S)
                 continue

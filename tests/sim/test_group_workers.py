@@ -212,14 +212,14 @@ async def test_what_came_before_is_not_held_for_ever(sim: Simulation) -> None:
         if kept is not None:
             kept.wanted = None
 
-    dropped = GroupHolds._drop
-    GroupHolds._drop = dies  # type: ignore[method-assign]
+    dropped = GroupHolds._finish
+    GroupHolds._finish = dies  # type: ignore[method-assign]
     try:
         async with client.open_worker("g", "s", nothing, **WAYS):
             await sim.pass_time(3.0)
     finally:
-        GroupHolds._drop = dropped  # type: ignore[method-assign]
-    assert await client.admin.holds("s/0") == ()
+        GroupHolds._finish = dropped  # type: ignore[method-assign]
+    assert (await client.admin.truncate("s/0", "latest")).held_by == ()
     assert len(await client.admin.holds("s/1")) == 1
 
 

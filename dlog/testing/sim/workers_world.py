@@ -20,9 +20,9 @@ from typing import Any
 from dlog.client import Client
 from dlog.errors import AlreadyExists, DlogError, NotFound
 from dlog.groups.consumer import ShardState
-from dlog.groups.holding import hold_name
 from dlog.groups.leases import Lease
 from dlog.meta.layout import Layout
+from dlog.streams.document import Shard
 from dlog.testing.sim.loop_cluster import LoopCluster
 from dlog.testing.sim.loop_process import LoopProcess, ProcessClock
 from dlog.testing.sim.simulation import PROCESSES
@@ -327,14 +327,14 @@ class WorkersHistory:
             await stream.split(self.world.chance.pick(shards, "which shard").number)
 
     async def _truncate(self) -> None:
-        """By somebody who goes by holds: what nobody holds yet, nobody began with."""
-        admin = self._client.admin
-        for log in list(self.oracle.leases):
+        """All that holds let go, begun by the group or not."""
+        shards: tuple[Shard, ...] = ()
+        with contextlib.suppress(DlogError):
+            shards = await self._client.stream(STREAM).shards()
+        for shard in shards:
             with contextlib.suppress(DlogError):
-                names = [each.name for each in await admin.holds(log)]
-                if hold_name(GROUP, STREAM) in names:
-                    await admin.truncate(log, "latest")
-                    self.world.mark("a truncation")
+                await self._client.admin.truncate(shard.log, "latest")
+                self.world.mark("a truncation")
 
     # --- the end
 
@@ -454,7 +454,9 @@ class WorkersHistory:
         oracle = self.oracle
         for log, lease in oracle.leases.items():
             if lease.is_finished:
-                if log in oracle.holds and not self._may_leave_holds():
+                is_job = self.weather.job
+                is_free = log not in oracle.holds if is_job else self._is_held_at_end(log)
+                if not is_free and not self._may_leave_holds():
                     return False
                 continue
             at, kept = oracle.database.next_seq.get(log, 0), oracle.kept.get(log, 0)
@@ -464,6 +466,9 @@ class WorkersHistory:
             if oracle.holds.get(log) != kept:
                 return False
         return True
+
+    def _is_held_at_end(self, log: str) -> bool:
+        return self.oracle.holds.get(log, -1) >= self.oracle.kept.get(log, 0)
 
     def _all_flushed(self) -> bool:
         if self.weather.on_error == "dead_letter" or self.weather.shutdown_fails > 0.0:

@@ -17,6 +17,7 @@ from dlog.testing.sim import Simulation, simulate
 from tests.api.waiting import eventually
 
 LOG, HOLD = "orders/0", "group billing of orders"
+END = 1_000  # of each log
 
 
 def at(seq: int) -> Position:
@@ -44,9 +45,12 @@ class SlowAdmin:
     async def hold(self, log: str, name: str, place: Any, **_: Any) -> None:
         assert name == HOLD
         await self._pass()
-        if place.next_seq < self.holds.get(log, 0):
+        if log == "gone":
+            raise NotFound("it was removed")
+        seq = END if place == "latest" else place.next_seq
+        if seq < self.holds.get(log, 0):
             raise ConfigError("it moves forward only")
-        self.holds[log] = place.next_seq
+        self.holds[log] = seq
 
     async def drop_hold(self, log: str, name: str) -> None:
         assert name == HOLD
@@ -55,20 +59,23 @@ class SlowAdmin:
             raise NotFound("there is none")
 
 
-def holds_of(admin: SlowAdmin, *, every_s: float = 0.0) -> GroupHolds:
+def holds_of(admin: SlowAdmin, *, every_s: float = 0.0, is_job: bool = False) -> GroupHolds:
     places = GroupPlaces(Layout("/dlog"), "billing", "orders")
-    return GroupHolds(admin, places, "w1", every_s)  # type: ignore[arg-type]
+    return GroupHolds(admin, places, "w1", every_s, is_job=is_job)  # type: ignore[arg-type]
 
 
-async def test_i19_a_hold_follows_what_is_kept_and_goes_with_the_shard() -> None:
+@pytest.mark.parametrize("is_job", [False, True])
+async def test_i19_a_hold_follows_what_is_kept_to_the_end_of_the_shard(is_job: bool) -> None:
+    """There it stays, as what lets the log be truncated under the group's hold on the stream; a job
+    holds no stream."""
     admin = SlowAdmin()
-    holds = holds_of(admin)
+    holds = holds_of(admin, is_job=is_job)
     await holds.begin(LOG, at(3))
     holds.move(LOG, at(7))
     await eventually(lambda: admin.holds[LOG] == 7)
-    holds.drop_soon(LOG)
+    holds.finish_soon(LOG)
     await holds.close()
-    assert admin.holds == {}
+    assert admin.holds == ({} if is_job else {LOG: END})
 
 
 async def test_i19_what_was_kept_before_a_loss_moves_no_hold() -> None:
@@ -98,21 +105,21 @@ async def test_i19_a_shard_that_comes_again_is_held_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize("failures", [0, LAST_TRIES - 1])
-async def test_whoever_ends_waits_until_its_holds_are_dropped(failures: int) -> None:
-    """Nobody else would drop the hold of a shard that is done, and its log would stay."""
+async def test_whoever_ends_waits_until_its_holds_let_go(failures: int) -> None:
+    """Nobody else would move the hold of a shard that is done, and its log would stay."""
     admin = SlowAdmin()
     holds = holds_of(admin)
     await holds.begin(LOG, at(3))
     admin.gate.clear()
     admin.failures = failures
-    holds.drop_soon(LOG)
+    holds.finish_soon(LOG)
     await eventually(lambda: admin.waiting)
     closing = asyncio.ensure_future(holds.close())
     await asyncio.sleep(0)
     assert not closing.done()
     admin.gate.set()
     await closing
-    assert admin.holds == {}
+    assert admin.holds == {LOG: END}
 
 
 async def test_an_end_waits_for_no_store_for_ever(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +127,7 @@ async def test_an_end_waits_for_no_store_for_ever(caplog: pytest.LogCaptureFixtu
     holds = holds_of(admin)
     await holds.begin(LOG, at(3))
     admin.failures = 1000
-    holds.drop_soon(LOG)
+    holds.finish_soon(LOG)
     await holds.close()
     assert "stays" in caplog.text
 
@@ -142,7 +149,8 @@ class TimedAdmin(SlowAdmin):
         return round(asyncio.get_running_loop().time() - self._begun_s, 3)
 
     async def hold(self, log: str, name: str, place: Any, **more: Any) -> None:
-        self.puts.append((self.now_s, place.next_seq))
+        seq = END if place == "latest" else place.next_seq
+        self.puts.append((self.now_s, seq))
         await super().hold(log, name, place, **more)
 
     async def drop_hold(self, log: str, name: str) -> None:
@@ -225,10 +233,10 @@ async def test_a_hold_of_a_shard_that_is_done_is_dropped_however_long_that_takes
 ) -> None:
     """With a pause that grows, up to a bound."""
     admin = TimedAdmin()
-    holds = holds_of(admin)
+    holds = holds_of(admin, is_job=True)
     await holds.begin(LOG, at(3))
     admin.failures = 9
-    holds.drop_soon(LOG)
+    holds.finish_soon(LOG)
     await sim.pass_time(100.0)
     times = [at_s for at_s, _ in admin.drops]
     pauses = [round(later - at_s, 3) for at_s, later in itertools.pairwise(times)]
@@ -239,14 +247,15 @@ async def test_a_hold_of_a_shard_that_is_done_is_dropped_however_long_that_takes
 
 @simulate(histories=1, troubles="none")
 async def test_a_hold_begins_where_the_group_was_put_back_to(sim: Simulation) -> None:
-    """One that stands further ahead is dropped first; what comes before and is done, too."""
+    """One that stands further ahead is dropped first; what comes before is done, and goes to its
+    end."""
     admin = TimedAdmin()
     holds = holds_of(admin)
     admin.holds = {LOG: 9, "parent": 4, "other": 5}
     await holds.begin(LOG, at(2), ["parent", "gone"])
-    assert admin.holds == {LOG: 2, "other": 5}
-    assert [log for _, log in admin.drops] == [LOG, "parent", "gone"]
+    assert admin.holds == {LOG: 2, "other": 5, "parent": END}
+    assert [log for _, log in admin.drops] == [LOG]
     await holds.begin(LOG, at(6))
     assert admin.holds[LOG] == 6
-    assert len(admin.drops) == 3, "what moves forward is not dropped"
+    assert len(admin.drops) == 1, "what moves forward is not dropped"
     await holds.close()
