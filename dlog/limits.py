@@ -40,6 +40,10 @@ READ_AHEAD_BYTES_DEFAULT = 16 * MIB  # decoded and not yet taken
 PRODUCERS_MAX = 8_192
 PRODUCERS_EVERY_BYTES = 16 * MIB
 PRODUCERS_EVERY_ENTRIES = 10_000
+# The ids of those that it forgot, as ranges: 16 bytes each in that table, and fewer in the metadata
+# of a copy. Past this the closest ranges are joined, and new producers between them are refused.
+FORGOTTEN_RANGES_MAX = 4_096
+FORGOTTEN_RANGES_OF_COPY = 64
 
 META_NODE_BYTES_MAX = 256 * KIB  # ZooKeeper's own limit is 1 MiB; Pulsar met it
 # Sealed segments, or refs to pages, that move to one immutable page; up to twice as many of each
@@ -58,7 +62,9 @@ META_DOCUMENT_BYTES_MAX = 512 * MIB
 # beside them they stay below its bound. And queries whose last batch a log remembers.
 PUBLISHED_SEGMENTS_MAX = 400
 PUBLISHED_QUERIES_MAX = 64
+PUBLISHED_ONE_OFF_MAX = 8  # beside them, of jobs that publish under a name drawn for it
 PUBLISHED_QUERY_BYTES_MAX = 128
+FORGOTTEN_NAMES_BYTES = 8 * KIB  # of a filter of the other queries: 13 bits for each of 5,000
 PUBLISHED_LOOKS_AT_ONCE = 16  # ledgers
 META_ATTEMPTS_MAX = 100  # of one compare-and-set loop, with jittered back-off between them
 

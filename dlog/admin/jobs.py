@@ -68,8 +68,11 @@ class Jobs:
         `key` is the batch: a query (or job) of up to 128 bytes, and a number that rises with
         each batch of it. One that is not above the last one published is there already: nothing is
         done, and the answer says `published=False`. So it may be repeated after any failure, with
-        these segments or with others. The log remembers the 64 queries that published last; once it
-        forgot one, a query that it does not know begins with 0 (else `NotFound`).
+        these segments or with others. The log remembers the 64 queries that published last. Of one
+        that it forgot it refuses every batch with `NotFound`, and so it does with about one new
+        name in 500 once it forgot 5,000: then use another name. A query that is named `one-off:`
+        and something that was drawn for this publication takes no room from others, and is not
+        remembered.
 
         `Conflict` if a ledger cannot be listed any more, since a writer opened or rotated, or
         others published, after it was made: nothing was published, and the batch has to be run

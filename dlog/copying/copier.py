@@ -13,11 +13,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dlog import limits
 from dlog.copying.progress import CopyProgress
 from dlog.copying.target import Target, begin_copy
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, NotFound, Truncated
+from dlog.forgotten import ALL_IDS, ForgottenIds
+from dlog.meta.cas import Seen
 from dlog.meta.listed import CopyOf
 from dlog.meta.log_meta import LogMeta
 from dlog.options import LogOptions, ReaderOptions, WriterOptions
@@ -30,6 +33,7 @@ from dlog.reader.segments import SegmentView
 from dlog.writer.copy_writer import CopyWriter
 from dlog.writer.engine import Engine
 from dlog.writer.owner import new_mark
+from dlog.writer.producers import count_producers
 from dlog.writer.writer import Writer
 
 _log = logging.getLogger("dlog.copying")
@@ -115,13 +119,39 @@ class Copier:
         target = Target(
             name,
             stores.layout.log(name),
-            CopyOf(meta.uid, self._source.name, source.head_seq),
+            CopyOf(
+                meta.uid,
+                self._source.name,
+                source.head_seq,
+                forgotten=await self._producers_before(source),
+            ),
             last_time_us,
             self._create(meta.options),
             stores.chance.token(),
             meta.producers,
         )
         return await Driver(stores.meta, stores.ledgers).run(begin_copy(target, stores.chance))
+
+    async def _producers_before(self, source: _Source) -> tuple[tuple[int, int], ...] | None:
+        """The ids of the producers that wrote what was truncated, and of others, as ranges. None
+        where that cannot be told, as where an open segment was truncated in part."""
+        meta, head_seq = source.meta, source.head_seq
+        if head_seq == 0 or not meta.producers:
+            return ()
+        if head_seq > meta.end.next_seq:
+            return None
+        number = meta.unsealed[0].number if meta.unsealed else meta.next_number
+        stores, name = self._source.stores, self._source.name
+        # The version is used by those only that change the log.
+        counting = count_producers(name, stores.layout, Seen(meta, 0), number)
+        try:
+            producers = await Driver(stores.meta, stores.ledgers).run(counting)
+        except NotFound:
+            return None  # a ledger of the list was deleted meanwhile
+        ids = producers.forgotten.joined(ForgottenIds.of(producers.rows))
+        if not ids or ids == ALL_IDS:  # nobody: the table was truncated with a log that had ended
+            return None
+        return ids.coarser(limits.FORGOTTEN_RANGES_OF_COPY).ranges
 
     async def _compare(self, uid: str, seq: int) -> None:
         """The last message of the copy is the other log's, or the one of them is not what it was:

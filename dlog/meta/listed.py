@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlog.errors import FormatError
+from dlog.forgotten import ForgottenIds
 from dlog.ids import NO_ENTRY, NO_LEDGER
-from dlog.meta.json_fields import flat, the_int, the_value
+from dlog.meta.json_fields import flat, the_dict, the_int, the_str, the_value
 
 ANY_TIME = -(1 << 63)  # in microseconds: none is older
 
@@ -192,9 +193,30 @@ class CopyOf:
     name: str  # that it had, for people
     first_seq: int
     own_epoch: int = -1  # of whoever opened it first for messages of its own; -1: nobody has
+    # The ids of the producers that wrote there before `first_seq`, as ranges that may hold others,
+    # too; None where that is not known.
+    forgotten: tuple[tuple[int, int], ...] | None = None
 
     def may_go_on(self, uid: str) -> bool:
         return self.uid == uid and self.own_epoch < 0
+
+    def fields(self) -> dict[str, Any]:
+        fields = flat(self)
+        if self.forgotten is None:
+            del fields["forgotten"]
+        return fields
+
+    @classmethod
+    def from_fields(cls, raw: object, where: str) -> CopyOf:
+        fields = the_dict({"copy_of": raw}, "copy_of", where)
+        forgotten = fields.get("forgotten")
+        return cls(
+            the_str(fields, "uid", where),
+            the_str(fields, "name", where),
+            the_int(fields, "first_seq", where),
+            the_int(fields, "own_epoch", where),
+            None if forgotten is None else ForgottenIds.from_stored(forgotten, where).ranges,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -512,7 +512,7 @@ class LogMeta:
             "producers": self.producers,
         }
         if self.copy_of is not None:
-            fields["copy_of"] = flat(self.copy_of)
+            fields["copy_of"] = self.copy_of.fields()
         if self.moved_to is not None:
             fields["moved_to"] = flat(self.moved_to)
         if self.published != Published():
@@ -579,7 +579,7 @@ class LogMeta:
             truncate_before=the_value(Point, fields.get("truncate_before"), where),
             holds=the_int(fields, "holds", where),
             producers=the_bool(fields, "producers", where),
-            copy_of=None if copy_of is None else the_value(CopyOf, copy_of, where),
+            copy_of=None if copy_of is None else CopyOf.from_fields(copy_of, where),
             moved_to=moved,
             published=(
                 Published() if published is None else Published.from_fields(published, where)

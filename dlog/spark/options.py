@@ -45,6 +45,7 @@ _STREAM = (
     "maxTriggerDelay",
     "group",
 )
+ONE_OFF = "one-off:"  # the log keeps no room for such names: see `admin.publish_segments`
 _SINK = ("url", "topic", "path", "delivery", "createLogs", "codec", "query", "turnTimeout")
 _KNOWN: Mapping[Kind, tuple[str, ...]] = {"batch": _BATCH, "stream": _STREAM, "sink": _SINK}
 _FOR = {"batch": "batch queries", "stream": "streaming queries", "sink": "writing"}
@@ -241,6 +242,9 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise ConfigError(f"delivery is exactlyOnce or atLeastOnce, not {delivery[:80]!r}")
     if delivery == "exactlyonce" and given.text("turnTimeout") is not None:
         raise ConfigError("turnTimeout does nothing with delivery=exactlyOnce: nobody waits")
+    query = given.text("query")
+    if query is not None and query.startswith(ONE_OFF):
+        raise ConfigError(f"query does not begin with {ONE_OFF}: such a name is not remembered")
     found = given.one_of(("topic", "path"))
     return SinkOptions(
         access=Access.of(given.text("url"), given.client_options()),
@@ -248,7 +252,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         exactly_once=delivery == "exactlyonce",
         creates=given.truth("createLogs", True),
         codec=given.text("codec") or "none",
-        query=given.text("query"),
+        query=query,
         turn_timeout_ms=given.duration_ms("turnTimeout", _TURN_TIMEOUT),
     )
 

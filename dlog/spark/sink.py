@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 import dlog
 from dlog.chance import SYSTEM_CHANCE
 from dlog.errors import AlreadyExists, ConfigError, DlogError, NotFound, Unsupported
-from dlog.spark.options import SinkOptions
+from dlog.spark.options import ONE_OFF, SinkOptions
 from dlog.spark.shards import refuse_streams
 
 _PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -145,14 +145,14 @@ class _Writer:
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """Spark copies it to the tasks when the write is planned, and keeps it for the commit: the job
-    drawn then is the key of both, unless the user names one, which is then written once for
-    ever."""
+    drawn then is the key of both, unless the user names one, which is then written once for ever:
+    a log that forgot that name refuses it (`NotFound`)."""
 
     def write(self, batches: Iterator[Any]) -> WriterCommitMessage:
         return self.fill(batches)
 
     def commit(self, messages: list[Any]) -> None:
-        self.publish(messages, self.options.query or self._job, 0)
+        self.publish(messages, self.options.query or f"{ONE_OFF}{self._job}", 0)
 
     def abort(self, messages: list[Any]) -> None:
         self.discard(messages)

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from dlog.errors import ConfigError, Corrupt, FormatError
+from dlog.forgotten import ForgottenIds
 
 CONTROL_JSON_BYTES_MAX = 4096
 _TEXT_CHARS_MAX = 256
@@ -102,33 +103,59 @@ class ProducerRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerTable:
-    """`rows` begin with the producer that was silent longest; `forgot` some, in the log's life."""
+    """`rows` begin with the producer that was silent longest; `forgot` some, in the log's life.
+    `ranges` hold the ids of all that were forgotten; None where it is not known which."""
 
     rows: tuple[ProducerRow, ...] = ()
     forgot: bool = False
+    ranges: tuple[tuple[int, int], ...] | None = None
 
     def to_bytes(self) -> bytes:
-        head = _TABLE_HEAD.pack(len(self.rows), _FORGOT if self.forgot else 0)
-        return head + b"".join(starmap(_TABLE_ROW.pack, self.rows))
+        flags = _FORGOT if self.forgot else 0
+        tail = b""
+        if self.forgot and self.ranges is not None:
+            flags |= _RANGES
+            tail = _RANGES_HEAD.pack(len(self.ranges)) + b"".join(starmap(_RANGE.pack, self.ranges))
+        head = _TABLE_HEAD.pack(len(self.rows), flags)
+        return head + b"".join(starmap(_TABLE_ROW.pack, self.rows)) + tail
 
     @classmethod
     def from_bytes(cls, raw: bytes, *, where: str) -> ProducerTable:
         if len(raw) < _TABLE_HEAD.size:
             raise Corrupt(f"{where}: {len(raw)} bytes are no table of producers")
         count, flags = _TABLE_HEAD.unpack_from(raw)
-        if flags & ~_FORGOT:
+        if flags & ~(_FORGOT | _RANGES):
             raise FormatError(f"{where}: unknown flags {flags:#x} of a table of producers")
-        if len(raw) != _TABLE_HEAD.size + count * _TABLE_ROW.size:
+        end = _TABLE_HEAD.size + count * _TABLE_ROW.size
+        if len(raw) < end or (len(raw) > end and not flags & _RANGES):
             raise Corrupt(f"{where}: {len(raw)} bytes are no table of {count} producers")
-        rows = tuple(map(ProducerRow._make, _TABLE_ROW.iter_unpack(raw[_TABLE_HEAD.size :])))
+        rows = tuple(map(ProducerRow._make, _TABLE_ROW.iter_unpack(raw[_TABLE_HEAD.size : end])))
         if any(min(row) < 0 for row in rows) or len({row[0] for row in rows}) != count:
             raise Corrupt(f"{where}: a table of producers has a number below 0, or one twice")
-        return cls(rows, bool(flags & _FORGOT))
+        ranges = _ranges(raw[end:], where) if flags & _RANGES else None
+        if ranges is not None and not flags & _FORGOT:
+            raise Corrupt(f"{where}: a table of producers that forgot none names some")
+        return cls(rows, bool(flags & _FORGOT), ranges)
+
+
+def _ranges(raw: bytes, where: str) -> tuple[tuple[int, int], ...]:
+    """Of the ids that were forgotten."""
+    count = _RANGES_HEAD.unpack_from(raw)[0] if len(raw) >= _RANGES_HEAD.size else 0
+    if count == 0 or len(raw) != _RANGES_HEAD.size + count * _RANGE.size:
+        raise Corrupt(f"{where}: {len(raw)} bytes are no ranges of forgotten producers")
+    pairs = tuple(_RANGE.iter_unpack(raw[_RANGES_HEAD.size :]))
+    try:
+        return ForgottenIds.from_stored(pairs, where).ranges
+    except FormatError as wrong:
+        raise Corrupt(wrong.message) from None
 
 
 _TABLE_HEAD = Struct("<II")  # rows, flags
 _TABLE_ROW = Struct("<qqqqI4x")  # as `ProducerRow`
+_RANGES_HEAD = Struct("<I4x")  # how many follow
+_RANGE = Struct("<qq")  # the first and the last id
 _FORGOT = 1
+_RANGES = 4
 
 _Body = TypeVar("_Body", Birth, Seam)
 

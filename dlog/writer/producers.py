@@ -7,8 +7,9 @@ together with what was sent by then and stands before that entry: if the entry i
 `Dedup` answers for new messages and adds those on their way. A takeover reads backwards from the
 end to the newest table, and counts on from there.
 
-The table is bounded: producers that were silent longest are forgotten, and a log that forgot some
-says so. From then on a producer that it does not know may begin with number 0 only.
+The table is bounded: producers that were silent longest are forgotten, and their ids are kept as
+ranges (`dlog.forgotten`). A producer whose id is in one of them is refused at every number, 0 too.
+One whose id is in none of them was never heard of, and begins where it likes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterable
 from dlog import limits
 from dlog.effects import Procedure, ReadEntries
 from dlog.errors import AlreadyExists, Conflict, Corrupt, NotFound, Retry
+from dlog.forgotten import ALL_IDS, ForgottenIds
 from dlog.ids import MessageId
 from dlog.ledger.store import Buffer
 from dlog.meta.cas import Seen
@@ -45,14 +47,24 @@ class Producers:
     def __init__(self, table: ProducerTable | None = None) -> None:
         table = table or ProducerTable()
         self.rows = {row.producer_id: row for row in table.rows}  # the silent ones first
-        self.forgot = table.forgot
+        self.forgotten = ForgottenIds()  # of those with a row, the row counts
+        if table.forgot:
+            ranges = table.ranges
+            self.forgotten = ALL_IDS if ranges is None else ForgottenIds.of_ranges(ranges)
+
+    @property
+    def forgot(self) -> bool:
+        """Some producer, in the log's life."""
+        return bool(self.forgotten)
 
     def note(self, row: ProducerRow) -> None:
         self.rows.pop(row.producer_id, None)
         self.rows[row.producer_id] = row
         if len(self.rows) > limits.PRODUCERS_MAX:
-            self.forgot = True  # first: other threads look, and nobody may be new who is not
-            del self.rows[next(iter(self.rows))]
+            silent = next(iter(self.rows))
+            # First: other threads look here, and must not take the producer for new.
+            self.forgotten = self.forgotten.with_id(silent)
+            del self.rows[silent]
 
     def note_batches(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
@@ -66,7 +78,8 @@ class Producers:
                 )
 
     def table(self) -> ProducerTable:
-        return ProducerTable(tuple(self.rows.values()), self.forgot)
+        ranges = None if self.forgotten in (ForgottenIds(), ALL_IDS) else self.forgotten.ranges
+        return ProducerTable(tuple(self.rows.values()), self.forgot, ranges)
 
     def entry(self, sent: Iterable[Batch], *, first_seq: int, timestamp_us: int) -> list[Buffer]:
         """The control entry that stands behind everything settled, and behind what was `sent`."""
@@ -107,13 +120,8 @@ class Dedup:
             is_last = row is not None and row.number == number
             raise _there(producer_id, number, MessageId(*row[2:]) if row and is_last else None)
         if row is None:
-            if self._settled.forgot and number > 0:
-                raise NotFound(
-                    f"producer {producer_id} is not known: this log remembers the "
-                    f"{limits.PRODUCERS_MAX} that wrote last, and others begin with number 0; "
-                    f"whether number {number} is there, it cannot tell",
-                    producer=producer_id,
-                )
+            if producer_id in self._settled.forgotten:
+                raise _forgotten(producer_id, number, self._settled.forgotten)
             return None
         if number > row.number:
             return None
@@ -121,12 +129,7 @@ class Dedup:
 
     def find_run(self, producer_id: int, first_number: int, count: int) -> Batch | None:
         """The same for an atomic run: all of it on its way in one batch, all new, or all there."""
-        try:
-            last = self.find(producer_id, first_number + count - 1)
-        except NotFound:  # of an unknown producer, who may begin with number 0
-            if first_number > 0:
-                raise
-            last = None
+        last = self.find(producer_id, first_number + count - 1)
         if last is None:
             try:
                 if self.find(producer_id, first_number) is None:
@@ -168,6 +171,20 @@ def _there(producer_id: int, number: int, id: MessageId | None) -> AlreadyExists
     )
 
 
+def _forgotten(producer_id: int, number: int, forgotten: ForgottenIds) -> NotFound:
+    told = (
+        f"producer {producer_id} is not known any more: this log remembers the last number of the "
+        f"{limits.PRODUCERS_MAX} that wrote last, and this one may be among those that it forgot. "
+        f"Whether number {number} is there, it cannot tell. Read the log to find out, or go on "
+    )
+    free = forgotten.widest_free
+    if free is None:
+        told += "in another log: of this one it is not known which producers were forgotten"
+    else:
+        told += f"as a producer that was never used here, as one from {free[0]} to {free[1]}"
+    return NotFound(told, producer=producer_id)
+
+
 def count_producers(name: str, layout: Layout, opened: Seen, number: int) -> Procedure[Producers]:
     """What a log knew of its producers when segment `number` was listed. All before it is
     sealed."""
@@ -200,7 +217,9 @@ def count_producers(name: str, layout: Layout, opened: Seen, number: int) -> Pro
     producers = Producers(table)
     copy_of = opened.meta.copy_of
     if table is None and copy_of is not None and copy_of.first_seq > 0:
-        producers.forgot = True  # of whom the other log knew, what was truncated there told
+        # Those of whom the other log knew: what was truncated there told of them.
+        forgotten = copy_of.forgotten
+        producers.forgotten = ALL_IDS if forgotten is None else ForgottenIds.of_ranges(forgotten)
     for row in reversed(later):
         producers.note(row)
     return producers

@@ -231,8 +231,9 @@ async def test_numbers_of_producers_that_were_truncated(api: Api, there: str, ag
     if again:
         await api.copy_log(api.url, "log", there)
     async with api.open_writer(url=there) as writer:
-        with pytest.raises(dlog.NotFound):
-            await writer.append(b"old", producer=(1, 5))
+        for number in (0, 5, 6):
+            with pytest.raises(dlog.NotFound):
+                await writer.append(b"old", producer=(1, number))
         with pytest.raises(dlog.AlreadyExists):
             await writer.append(b"new", producer=(2, 5))
         await writer.append(b"first", producer=(3, 0))

@@ -185,13 +185,42 @@ async def test_what_is_forgotten_is_not_guessed(api: Api, monkeypatch: pytest.Mo
         with pytest.raises(dlog.NotFound, match="producer 1 is not known") as caught:
             await log.append(b"x", producer=(1, 5))
         assert caught.value.producer == 1
-        with pytest.raises(dlog.NotFound):
-            await log.append(b"x", producer=(1, 6))
+        for number in (0, 6):
+            with pytest.raises(dlog.NotFound):
+                await log.append(b"x", producer=(1, number))
         await log.close()
         log = await api.open_writer()
-    await log.append(b"x", producer=(99, 0))  # a new one begins with 0
+    await log.append(b"x", producer=(99, 0))  # one that is new is not among them
     await _refused(log, (99, 0))
     await log.close()
+
+
+async def test_number_0_of_a_forgotten_producer_is_not_taken_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many were forgotten, over takeovers and a full truncation, and also as the first
+    message of a run. New producers may begin all the time."""
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 4)
+    for round in range(3):
+        async with api.open_writer() as log:
+            for producer in range(round * 10, round * 10 + 10):
+                await log.append(b"%d" % producer, producer=(producer, 0))
+            for producer in range(round * 10 + 6):
+                with pytest.raises(dlog.NotFound, match="was never used"):
+                    await log.append(b"again", producer=(producer, 0))
+                for atomic in (False, True):
+                    with pytest.raises(dlog.NotFound):
+                        await log.append_many([b"again"] * 2, producer=(producer, 0), atomic=atomic)
+            await _refused(log, (round * 10 + 9, 0))
+    assert await api.values() == [b"%d" % producer for producer in range(30)]
+    async with api.connect() as client:
+        await client.admin.truncate("log", "latest")
+    async with api.open_writer() as log:
+        for producer in range(26):
+            with pytest.raises(dlog.NotFound):
+                await log.append(b"again", producer=(producer, 0))
+        await log.append(b"new", producer=(30, 0))
+    assert await api.values() == [b"new"]
 
 
 async def test_what_is_no_producer_is_refused(api: Api) -> None:

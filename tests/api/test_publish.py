@@ -459,10 +459,32 @@ async def test_a_log_that_forgot_queries_says_so(api: Api, monkeypatch: pytest.M
     for name in ("one", "two", "three"):
         await publish(api, C, key=(name, 7 if name != "three" else 0))
     assert not (await publish(api, C, key=("two", 7))).published
-    with pytest.raises(dlog.NotFound, match="not known"):
-        await publish(api, C, key=("one", 8))
+    for number in (0, 7, 8):
+        with pytest.raises(dlog.NotFound, match="'one' is not known any more"):
+            await publish(api, C, key=("one", number))
     assert (await publish(api, C, key=("new", 0))).published
+    with pytest.raises(dlog.NotFound):
+        await publish(api, C, key=("two", 0))
     assert len(await api.values()) == 40
+
+
+async def test_a_batch_is_not_published_again_after_many_other_queries(api: Api) -> None:
+    """Its last batch is forgotten, and not that it was there. Jobs that draw their name make no
+    query forgotten."""
+    await created(api)
+    assert (await publish(api, A, key=("first", 0))).published
+    others = dlog.limits.PUBLISHED_QUERIES_MAX  # type: ignore[attr-defined]
+    async with api.connect() as client:
+        for number in range(others):
+            await client.admin.publish_segments("log", [], key=(f"one-off:{number}", 0))
+    assert not (await publish(api, A, key=("first", 0))).published
+    async with api.connect() as client:
+        for number in range(others):
+            await client.admin.publish_segments("log", [], key=(f"other {number}", 0))
+    for number in (0, 1):
+        with pytest.raises(dlog.NotFound, match="a query that was never used"):
+            await publish(api, A, key=("first", number))
+    assert await api.values() == A
 
 
 async def test_numbers_of_producers_outlive_what_is_published(

@@ -41,7 +41,7 @@ ROOMS = (
         "floor",
         (
             r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|nudge|calls|together|opening|_version)",
-            r"dlog\.(secret|tls|certificates|findings|reason|stalls)",
+            r"dlog\.(secret|tls|certificates|findings|forgotten|reason|stalls)",
             r"dlog\.metrics(\.(sink|catalogue|flusher))?",
         ),
         _may(),

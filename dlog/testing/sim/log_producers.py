@@ -15,8 +15,7 @@ class SimProducer:
         self.world = scene.world
         self.oracle = scene.oracle
         self.id = producer_id
-        # Where a log forgets, number 0 is what somebody new begins with; nobody sends it twice.
-        self.next_number = 0 if scene.weather.producers_max > 2 else 1
+        self.next_number = 0
         self.unanswered: list[int] = []
         self.is_stuck = False  # forgotten: nobody can tell it any more what is there
         self._last_answered: int | None = None
@@ -60,7 +59,7 @@ class SimProducer:
         except NotFound:
             self.world.mark("a producer was forgotten")
             few = limits.PRODUCERS_MAX <= 2
-            require(few and number > 0, "I29", "a producer was forgotten", self.id, number)
+            require(few, "I29", "a producer was forgotten", self.id, number)
             self.is_stuck = True
             return
         if found is None:

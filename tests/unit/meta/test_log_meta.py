@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from dlog import limits
 from dlog.errors import Broken, FormatError, Moved, NotFound, TooLarge
+from dlog.forgotten import ForgottenNames
 from dlog.meta.listed import (
     CopyOf,
     Doomed,
@@ -470,8 +472,34 @@ def test_batches_of_a_query_rise_and_the_oldest_query_is_forgotten(
     table = table.noted(dataclasses.replace(BATCH, query="third", number=0))
     assert [each.query for each in table.batches] == ["query", "third"]
     assert table.has("new", 0) is None
-    with pytest.raises(NotFound):
-        table.has("other", 1)
+    assert table.has("new", 5) is None
+    for again in (table, Published.from_fields(table.fields(), "here")):
+        for number in (0, 1):
+            with pytest.raises(NotFound, match="the query 'other' is not known any more"):
+                again.has("other", number)
+
+
+def test_a_table_that_does_not_say_which_queries_it_forgot_refuses_all_others() -> None:
+    fields = {**Published((BATCH,)).fields(), "forgot": True}
+    table = Published.from_fields(fields, "here")
+    assert table.has("query", 0) == BATCH
+    for number in (0, 1):
+        with pytest.raises(NotFound):
+            table.has("other", number)
+
+
+def test_one_off_publications_take_no_room_from_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PUBLISHED_QUERIES_MAX", 1)
+    monkeypatch.setattr(limits, "PUBLISHED_ONE_OFF_MAX", 2)
+    table = Published().noted(BATCH)
+    for number in range(4):
+        name = f"one-off:{number}"
+        table = table.noted(dataclasses.replace(BATCH, query=name, number=0))
+        assert table.has(name, 0) is not None
+    assert [each.query for each in table.batches] == ["query", "one-off:2", "one-off:3"]
+    assert not table.forgot
+    assert table.has("query", 0) == BATCH
+    assert table.has("one-off:0", 0) is None
 
 
 def test_who_does_not_know_of_jobs_does_not_open_such_a_log() -> None:
@@ -521,7 +549,12 @@ def test_the_largest_publication_fits_the_node_whatever_stands_in_it() -> None:
         pages=(ref,) * many,
         deleting=(Doomed(10**12, big),) * limits.META_DELETING_MAX,
         deleting_pages=(DoomedPage(10**6, 1, big),) * limits.META_DELETING_PAGES_MAX,
-        published=Published((batch,) * limits.PUBLISHED_QUERIES_MAX, True, 10**6),
+        published=Published(
+            (batch,) * (limits.PUBLISHED_QUERIES_MAX + limits.PUBLISHED_ONE_OFF_MAX),
+            True,
+            10**6,
+            ForgottenNames(random.Random(1).randbytes(limits.FORGOTTEN_NAMES_BYTES)),
+        ),
     )
     assert len(full.to_bytes()) <= limits.META_NODE_BYTES_MAX
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 import dlog
+from dlog import limits
 from dlog.errors import ConfigError, NotFound, Unsupported
 from dlog.spark.options import sink_options
 from dlog.spark.sink import BatchWriter, Filled, StreamWriter, by_log, check_columns
@@ -100,6 +101,33 @@ def test_a_batch_that_is_committed_again_adds_nothing(url: str) -> None:
     last = writer(url)
     last.commit([last.write(iter(numbers(3, 5)))])
     assert values(url) == told(0, 15) + told(1, 5) + told(2, 5) + told(3, 5)
+
+
+def test_a_query_is_written_once_for_ever_or_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is written: writes without a name do not make the log forget it, and once other
+    queries did, it is refused and not written again."""
+    monkeypatch.setattr(limits, "PUBLISHED_QUERIES_MAX", 2)
+    for query in ("daily", None, None, None, "daily"):
+        sink = writer(url) if query is None else writer(url, query=query)
+        sink.commit([sink.write(iter(numbers(0, 5)))])
+    assert values(url) == 4 * told(0, 5)
+    for query in ("other", "third"):
+        sink = writer(url, query=query)
+        sink.commit([sink.write(iter(numbers(1, 1)))])
+    again = writer(url, query="daily")
+    filled = again.write(iter(numbers(0, 5)))
+    with pytest.raises(dlog.NotFound, match="'daily' is not known any more"):
+        again.commit([filled])
+    again.abort([filled])
+    assert values(url) == 4 * told(0, 5) + 2 * told(1, 1)
+    assert unlisted(url) == []
+
+
+def test_a_query_has_no_name_that_is_not_remembered() -> None:
+    with pytest.raises(ConfigError, match="one-off:"):
+        sink_options({"url": "file:/x", "topic": "out", "query": "one-off:daily"})
 
 
 def test_an_aborted_batch_leaves_nothing(url: str) -> None:

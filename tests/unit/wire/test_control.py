@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import ConfigError, Corrupt, FormatError
+from dlog.forgotten import ForgottenIds
 from dlog.wire.control import (
     CONTROL_JSON_BYTES_MAX,
     Birth,
@@ -188,12 +189,20 @@ def test_what_could_not_be_read_is_not_written(wrong: Birth | Seam) -> None:
 
 
 ROW = ProducerRow(7, 41, 12, 5, 3)
+FORGETFUL = ProducerTable((), True, ((1, 5), (8, 8)))
 rows = st.builds(ProducerRow, numbers, numbers, numbers, numbers, st.integers(0, (1 << 32) - 1))
 
 
-@given(st.lists(rows, unique_by=lambda row: row.producer_id, max_size=5), st.booleans())
-def test_tables_of_producers_round_trip(some: list[ProducerRow], forgot: bool) -> None:
-    table = ProducerTable(tuple(some), forgot)
+@given(
+    st.lists(rows, unique_by=lambda row: row.producer_id, max_size=5),
+    st.booleans(),
+    st.none() | st.lists(numbers, min_size=1, max_size=5),
+)
+def test_tables_of_producers_round_trip(
+    some: list[ProducerRow], forgot: bool, ids: list[int] | None
+) -> None:
+    ranges = ForgottenIds.of(ids).ranges if forgot and ids else None
+    table = ProducerTable(tuple(some), forgot, ranges)
     assert ProducerTable.from_bytes(table.to_bytes(), where="here") == table
 
 
@@ -209,6 +218,15 @@ def test_a_table_has_forty_bytes_for_a_producer() -> None:
     )
 
 
+def test_ranges_of_forgotten_producers_stand_behind_the_rows() -> None:
+    assert FORGETFUL.to_bytes() == bytes.fromhex(
+        "0000000005000000"
+        "0200000000000000"
+        "01000000000000000500000000000000"
+        "08000000000000000800000000000000"
+    )
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -218,6 +236,13 @@ def test_a_table_has_forty_bytes_for_a_producer() -> None:
         b"\x01" + bytes(7),
         b"\x01" + bytes(46),
         ProducerTable((ROW,)).to_bytes() + b"\0",
+        FORGETFUL.to_bytes() + b"\0",
+        FORGETFUL.to_bytes()[:-1],
+        FORGETFUL.to_bytes()[:-16],
+        ProducerTable((), True, ()).to_bytes(),
+        ProducerTable((), True, ((2, 1),)).to_bytes(),
+        ProducerTable((), True, ((5, 6), (1, 2))).to_bytes(),
+        b"\0\0\0\0\4" + FORGETFUL.to_bytes()[5:],
         ProducerTable((ROW, ROW)).to_bytes(),
         ProducerTable((ROW._replace(number=-1),)).to_bytes(),
         ProducerTable((ROW._replace(producer_id=-1),)).to_bytes(),

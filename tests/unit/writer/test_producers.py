@@ -118,11 +118,33 @@ def test_the_ones_that_were_silent_longest_are_forgotten(monkeypatch: pytest.Mon
     table = settled.table()
     assert table.forgot
     dedup = Dedup(Producers(table))
-    with pytest.raises(NotFound, match="producer 2 is not known") as caught:
-        dedup.find(2, 2)
-    assert caught.value.producer == 2
-    assert dedup.find(2, 0) is None
+    for number in (0, 1, 2):
+        with pytest.raises(NotFound, match=r"producer 2 is not known .* from 3 to") as caught:
+            dedup.find(2, number)
+        assert caught.value.producer == 2
+    with pytest.raises(NotFound):
+        dedup.find_run(2, 0, 3)
     assert dedup.find(1, 3) is None
+    for new in (4, 1 << 61):
+        assert dedup.find(new, 0) is None
+        assert dedup.find(new, 7) is None
+        assert dedup.find_run(new, 0, 3) is None
+
+
+def test_what_was_forgotten_stays_so_from_table_to_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 2)
+    settled = Producers()
+    for producer_id in range(0, 40, 2):
+        settled.note_batches([batch_of(0, 1, producer_id=producer_id)])
+        settled = Producers(ProducerTable.from_bytes(settled.table().to_bytes(), where="here"))
+    dedup = Dedup(settled)
+    for producer_id in range(0, 36, 2):
+        with pytest.raises(NotFound):
+            dedup.find(producer_id, 0)
+        assert dedup.find(producer_id + 1, 0) is None
+    for known in (36, 38):
+        with pytest.raises(AlreadyExists):
+            dedup.find(known, 0)
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
@@ -133,10 +155,14 @@ def test_a_table_is_read_as_it_was_written() -> None:
     assert settled.table() == ProducerTable((row,)), "what is only sent is not settled"
 
 
-def test_an_unknown_producer_begins_with_a_run_where_some_are_forgotten() -> None:
-    """From number 0 on, as with a single message; what begins later, nobody can tell."""
-    scene = Scene(ProducerTable((), True))
-    assert scene.dedup.find(P, 0) is None
-    assert scene.dedup.find_run(P, 0, 3) is None
-    with pytest.raises(NotFound):
-        scene.dedup.find_run(P, 1, 3)
+def test_a_table_that_does_not_say_whom_it_forgot_refuses_all_others() -> None:
+    row = ProducerRow(P, 41, 5, 9, 3)
+    table = ProducerTable((row,), True)
+    scene = Scene(table)
+    assert scene.settled.table() == table, "and goes on not to say so"
+    for number in (0, 1):
+        with pytest.raises(NotFound, match="in another log"):
+            scene.dedup.find(P + 1, number)
+        with pytest.raises(NotFound):
+            scene.dedup.find_run(P + 1, number, 3)
+    assert scene.dedup.find(P, 42) is None

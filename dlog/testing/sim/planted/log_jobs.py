@@ -39,7 +39,7 @@ LOST: dict[str, Any] = {**JOBS, "meta_reply_lost": 0.2, "meta_late": 0.3, "crash
 def _with_any_batch(patch: Patch) -> None:
     def noted(self: Published, batch: PublishedBatch) -> Published:
         others = tuple(each for each in self.batches if each.query != batch.query)
-        return Published((*others, batch), self.forgot, self.producers_at)
+        return Published((*others, batch), self.forgot, self.producers_at, self.forgotten)
 
     patch.setattr(Published, "noted", noted)
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from dlog.effects import Procedure
+from dlog.errors import NotFound
 from dlog.ids import MessageId, Token
 from dlog.meta.log_meta import LogMeta
 from dlog.reader import resolve
@@ -169,9 +170,25 @@ def what_was_forgotten_is_forgotten(patch: Patch) -> None:
     real = Producers.table
 
     def table(self: Producers) -> ProducerTable:
-        return dataclasses.replace(real(self), forgot=False)
+        return dataclasses.replace(real(self), forgot=False, ranges=None)
 
     patch.setattr(Producers, "table", table)
+
+
+@plants("I29", **{**NUMBERS, "writers": 4}, producers_max=2)
+def number_0_is_always_new(patch: Patch) -> None:
+    """A producer that was forgotten is taken for one that begins."""
+    real = Dedup.find
+
+    def find(self: Dedup, producer_id: int, number: int) -> tuple[Batch, int] | None:
+        try:
+            return real(self, producer_id, number)
+        except NotFound:
+            if number > 0:
+                raise
+            return None
+
+    patch.setattr(Dedup, "find", find)
 
 
 @plants("I29", **NUMBERS)
