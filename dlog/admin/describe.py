@@ -85,6 +85,7 @@ def _summarize(view: SegmentView) -> Procedure[LogSummary]:
     meta = view.meta
     tail = yield from find_tail(view)
     head_seq = yield from find_head_seq(view)
+    segments, size = yield from view.count_left()
     last_time_us = None
     if tail.entered is not None and tail.last_entry >= 0:
         header = yield from header_of(tail.entered.segment.ledger_id, tail.last_entry)
@@ -93,11 +94,10 @@ def _summarize(view: SegmentView) -> Procedure[LogSummary]:
         name=view.name,
         state=meta.state.value,
         epoch=meta.epoch,
-        segments=len(meta.segments) + sum(page.segments for page in meta.pages),
+        segments=segments,
         head_seq=head_seq,
         messages=max(0, tail.next_seq - head_seq),
-        bytes=sum(s.sealed.bytes for s in meta.segments if s.sealed is not None)
-        + sum(page.bytes for page in meta.pages),
+        bytes=size,
         next_seq=tail.next_seq,
         writer=None if meta.writer is None else meta.writer.name,
         last_time_us=last_time_us,

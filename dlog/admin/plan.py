@@ -118,8 +118,7 @@ def _survey(
         end_seq = min((yield from _place(view, end, on_truncated)).seq or 0, end_seq)
     place = yield from _place(view, start, on_truncated)
     spans: list[Span] = []
-    wanted = -1 if place.number is None else place.number
-    segment = yield from view.find(lambda s: s.number >= wanted, lambda p: p.last_number >= wanted)
+    segment = yield from _begin(view, place)
     while segment is not None and tail.entered is not None:
         span = yield from _span(view, segment, place, tail)
         if spans and span.first_seq != spans[-1].next_seq:
@@ -144,6 +143,15 @@ def _place(view: SegmentView, at: Start, on_truncated: OnTruncated) -> Procedure
         if on_truncated != "jump":
             raise
         return (yield from find_head(view))
+
+
+def _begin(view: SegmentView, place: Place) -> Procedure[Segment | None]:
+    """The segment of a place. Before all of them, the first one that was not truncated: the list
+    may keep others, for the numbers of producers."""
+    if place.number is None:
+        return (yield from view.first())
+    wanted = place.number
+    return (yield from view.find(lambda s: s.number >= wanted, lambda p: p.last_number >= wanted))
 
 
 def _span(view: SegmentView, segment: Segment, place: Place, tail: Tail) -> Procedure[Span]:

@@ -23,7 +23,7 @@ class LogStatus:
     writer: str | None
     head_seq: int
     next_seq: int
-    last_id: MessageId | None  # None where the last entry holds no message
+    last_id: MessageId | None  # None where the last entry holds no message that is left
     last_time_us: int | None
     segments: int
     bytes: int
@@ -40,20 +40,21 @@ def _status(view: SegmentView) -> Procedure[LogStatus]:
     meta = view.meta
     tail = yield from find_tail(view)
     head = yield from locate(view, EARLIEST)
+    head_seq = tail.next_seq if head.seq is None else head.seq
     last_id, last_time_us, message_bytes = yield from _last_entry(tail)
-    sealed = [segment.sealed.bytes for segment in meta.segments if segment.sealed is not None]
+    segments, size = yield from view.count_left()
     return LogStatus(
         name=view.name,
         uid=meta.uid,
         state=meta.state.value,
         epoch=meta.epoch,
         writer=None if meta.writer is None else meta.writer.name,
-        head_seq=tail.next_seq if head.seq is None else head.seq,
+        head_seq=head_seq,
         next_seq=tail.next_seq,
-        last_id=last_id,
+        last_id=None if head_seq >= tail.next_seq else last_id,  # else it was truncated
         last_time_us=last_time_us,
-        segments=len(meta.segments) + sum(page.segments for page in meta.pages),
-        bytes=sum(sealed) + sum(page.bytes for page in meta.pages),
+        segments=segments,
+        bytes=size,
         message_bytes=message_bytes,
     )
 

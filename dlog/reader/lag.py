@@ -57,7 +57,7 @@ def _bytes_between(
 ) -> Procedure[int]:
     known_bytes, known_end = 0.0, 0
     of_sealed: tuple[int, int] | None = None  # bytes and messages of the newest one
-    below = yield from _parts(view, view.meta.pages, seq)
+    below = yield from view.in_pages(lambda: _parts(view, view.meta.pages, seq))
     for part in (*below, *view.meta.segments):
         end = part if isinstance(part, PageRef) else part.sealed
         if end is None:

@@ -98,6 +98,35 @@ class SegmentView:
             yield from self.find(lambda s: not point.covers(s), lambda p: not point.covers_page(p))
         )
 
+    def count_left(self) -> Procedure[tuple[int, int]]:
+        """How many segments there are of which something is left, and the bytes of those that are
+        sealed."""
+        return (yield from self.in_pages(self._count_left))
+
+    def _count_left(self) -> Procedure[tuple[int, int]]:
+        point = self.meta.truncate_before
+        segments, size = yield from self._count_in(self.meta.pages)
+        left = [each for each in self.meta.segments if not point.covers(each)]
+        sealed = [each.sealed.bytes for each in left if each.sealed is not None]
+        return segments + len(left), size + sum(sealed)
+
+    def _count_in(self, refs: tuple[PageRef, ...]) -> Procedure[tuple[int, int]]:
+        point = self.meta.truncate_before
+        segments = size = 0
+        for ref in refs:
+            if point.covers_page(ref):
+                continue
+            count, bytes_in = ref.segments, ref.bytes
+            if point.reaches_into(ref):
+                if ref.level > 0:
+                    count, bytes_in = yield from self._count_in((yield from self.refs_below(ref)))
+                else:
+                    below = yield from self.segments_below(ref)
+                    sizes = [s.sealed.bytes for s in below if s.sealed and not point.covers(s)]
+                    count, bytes_in = len(sizes), sum(sizes)
+            segments, size = segments + count, size + bytes_in
+        return segments, size
+
     def after(self, number: int) -> Procedure[Segment | None]:
         """The first segment with a larger number."""
         return (yield from self.find(lambda s: s.number > number, lambda p: p.last_number > number))
@@ -128,10 +157,17 @@ class SegmentView:
         newest: bool = False,
     ) -> Procedure[Segment | None]:
         """The oldest one, or the newest."""
+        return (
+            yield from self.in_pages(lambda: self._descend(self.meta.pages, wanted, maybe, newest))
+        )
+
+    def in_pages(self, look: Callable[[], Procedure[Answer]]) -> Procedure[Answer]:
+        """What `look` finds in pages of the list, which may be replaced meanwhile: then it looks
+        again, into those of the newest meta."""
         is_newest = False
         while True:
             try:
-                return (yield from self._descend(self.meta.pages, wanted, maybe, newest))
+                return (yield from look())
             except (NotFound, Corrupt) as error:
                 # A truncation puts others in the place of pages: what we go by is old. Or it is our
                 # own doing, or a repair's, and newer than our last sync.
