@@ -23,7 +23,7 @@ from dlog.spark.columns import ArrowBatches
 from dlog.spark.options import SourceOptions
 from dlog.spark.places import Place, Places
 from dlog.spark.pushdown import Bounds, narrowed_end, narrowed_start, within
-from dlog.spark.shards import Column, column_of, place_of, tails_of
+from dlog.spark.shards import Column, column_of, listing_of, place_of
 
 
 @dataclass
@@ -61,21 +61,25 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         client = options.access.connect()
         starts: dict[str, Place] = {}
         ends: dict[str, Place] = {}
+        uids: dict[str, str] = {}  # of the shards whose tails were seen
         for name in options.logs or names_matching(client, options.pattern):
-            shards = tails_of(client, name) if options.logs else ()
-            if not shards:
+            listing = listing_of(client, name) if options.logs else None
+            if listing is None:
                 starts[name], ends[name] = options.start.of(name), options.end.of(name)
                 check_late_starts(client, {name: starts[name]}, options)
                 continue
             start, end = place_of(options.start, name), place_of(options.end, name)
-            check_late_stream(name, shards, start, options)
-            for shard in shards:  # all at one moment: a cut that is right in every key
+            check_late_stream(name, listing.tails, start, options)
+            for shard in listing.tails:  # all at one moment: a cut that is right in every key
                 starts[shard.log] = shard.next_seq if start == "latest" else start
                 ends[shard.log] = shard.next_seq if end == "latest" else end
+                uids[shard.log] = shard.uid
         parts = self._planned(client, starts, ends)
         for part in parts:
             check_uid(part.range.log, part.range.log_uid, options.start)
             check_uid(part.range.log, part.range.log_uid, options.end)
+            if uids.get(part.range.log, part.range.log_uid) != part.range.log_uid:
+                raise other_log(part.range.log)
         return parts
 
     def _planned(
@@ -153,10 +157,14 @@ def check_uid(log: str, uid: str, places: Places) -> None:
     """Places that were seen in a log are not those of another one of its name."""
     expected = places.uid(log)
     if expected is not None and expected != uid:
-        raise NotFound(
-            f"log {log!r} was removed, and made again since: these places are not of this one",
-            log=log,
-        )
+        raise other_log(log)
+
+
+def other_log(log: str) -> NotFound:
+    return NotFound(
+        f"log {log!r} was removed, and made again since: these places are not of this one",
+        log=log,
+    )
 
 
 def check_late_starts(

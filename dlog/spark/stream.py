@@ -4,8 +4,9 @@ an offset is the seqs of its logs, with the uid of each: `{"orders": {"0": 123, 
 A batch is planned from two such offsets alone, so that a batch that is run again after a crash has
 the same messages. Taking over, rotating and losing bookies changes nothing in it; what was
 truncated under it is an error, or with `failOnDataLoss=false` left out. Of a stream of shards each
-shard's log has its seq. With a `group` the query
-holds what it has not yet committed: no policy truncates it, and `dlog hold` shows where it stands.
+shard's log has its seq, and beside it which shards of the stream are accounted for. With a `group`
+the query holds what it has not yet committed: no policy truncates it, and `dlog hold` shows where
+it stands.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from dlog.spark import batch
 from dlog.spark.admission import Part, fitting, is_enough, shares
 from dlog.spark.options import SourceOptions
 from dlog.spark.places import SHARD, UID, Place
-from dlog.spark.shards import OVER, PARENTS, may_begin, place_of, tails_of
+from dlog.spark.shards import (
+    OVER,
+    PARENTS,
+    STREAM,
+    Listing,
+    column_of,
+    listing_of,
+    may_begin,
+    place_of,
+)
 
 Offset = dict[str, dict[str, Any]]
 _PARTS_OF_A_BATCH = 16  # how fine a bound on bytes is cut
@@ -52,6 +62,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._last_batch_s: float | None = None
         self._last_seen: Offset | None = None
         self._held: Offset = {}
+        self._streams: dict[str, Listing] = {}  # by the last look, by their names
+        self._told: set[tuple[str, int]] = set()  # shards of streams by their uids: lost, and told
 
     # --- where it stands
 
@@ -59,11 +71,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         options, client = self._options, self._client()
         found: Offset = {}
         for log in self._logs():
-            shards = self._shards(log)
-            if shards:
+            listing = self._listing(log)
+            if listing is not None:
                 start = place_of(options.start, log)
-                batch.check_late_stream(log, shards, start, options)
-                for shard in shards:
+                batch.check_late_stream(log, listing.tails, start, options)
+                for shard in listing.tails:
                     seq = self._seq_of(client, shard.log, start, shard)
                     found[shard.log] = _at(seq, shard.uid, is_over=_is_end(shard, seq))
                 continue
@@ -72,6 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             status = client.admin.status(log)
             batch.check_uid(log, status.uid, options.start)
             found[log] = _at(self._seq_of(client, log, start, status), status.uid)
+        self._account(found)
         self._hold(found)
         return found
 
@@ -111,6 +124,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
         ends = self._target if self._target is not None else self._tails()
+        for listing in self._streams.values():
+            self._check_stream(listing, start)
+        # Before the first batch that reads them: of a shard it may be long until then.
+        self._hold({log: _at(0, end[UID]) for log, end in ends.items() if log not in start})
         behind: Offset = {**start}
         available: dict[str, int] = {}
         for log, end in ends.items():
@@ -118,13 +135,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             available[log] = max(0, end[SHARD] - begin) if may_begin(end, start, ends) else 0
             behind.setdefault(log, _at(begin, end[UID]))
         for log in sorted(start.keys() - ends.keys()):
-            told = f"log {log!r}, which this query read, is not there any more"
-            if start[log].get(OVER):  # a shard that was trimmed after it was read to its end
-                del behind[log]
-                continue
-            if self._options.on_truncated == "raise":
-                raise Truncated(told, log=log)
-            _log.warning("%s (failOnDataLoss=false)", told)
+            # A shard may be trimmed after it was read to its end, but not with its stream.
+            if not start[log].get(OVER) or self._is_replaced(log, start[log], ends):
+                self._lost(f"log {log!r}, which this query read, is not there any more", log)
             del behind[log]
         pace = self._options.pace
         total = sum(available.values())
@@ -143,7 +156,59 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 behind[log] = _at(seq, end[UID], is_over=is_over)
             elif log not in start:
                 del behind[log]  # a log that is new and gives nothing yet
+        self._keep_streams(start, behind)
+        self._account(behind)
         return dict(sorted(behind.items()))
+
+    # --- what it could miss of a stream
+
+    def _check_stream(self, listing: Listing, start: Offset) -> None:
+        """Every shard that came since `start` is there, or was read."""
+        known = self._of_stream(listing.name, start)
+        if listing.is_other(known):
+            self._lost(
+                f"stream {listing.name!r} is not the one that this query read: it was removed, and "
+                "made again since",
+                listing.name,
+            )
+        missed = [n for n in listing.missed(known) if (listing.uid, n) not in self._told]
+        if missed:
+            numbers = ", ".join(map(str, missed))
+            self._lost(
+                f"shards of stream {listing.name!r} came and were trimmed before this query read "
+                f"them: {numbers}",
+                listing.name,
+            )
+            self._told |= {(listing.uid, number) for number in missed}
+
+    def _is_replaced(self, log: str, at: Mapping[str, Any], ends: Offset) -> bool:
+        """The stream of a shard was removed, and a plain log has its name now."""
+        name = column_of(log, self._options.logs).name
+        return STREAM in at and name in ends and name not in self._streams
+
+    def _keep_streams(self, start: Offset, behind: Offset) -> None:
+        """Something of each stream stays in the offset, to say which shards are accounted for."""
+        for name in self._streams:
+            before = self._of_stream(name, start)
+            if before and not self._of_stream(name, behind):
+                last = max(before, key=lambda log: column_of(log, (name,)).shard)
+                behind[last] = before[last]
+
+    def _account(self, offset: Offset) -> None:
+        for name, listing in self._streams.items():
+            known = self._of_stream(name, offset)
+            accounted = listing.accounted(known)
+            for log, at in known.items():
+                offset[log] = {**at, **accounted}
+
+    def _of_stream(self, name: str, offset: Offset) -> Offset:
+        names = self._options.logs
+        return {log: at for log, at in offset.items() if column_of(log, names).name == name}
+
+    def _lost(self, told: str, log: str) -> None:
+        if self._options.on_truncated == "raise":
+            raise Truncated(told, log=log)
+        _log.warning("%s (failOnDataLoss=false)", told)
 
     def _bounded(
         self, start: Offset, ends: Offset, available: Mapping[str, int]
@@ -175,11 +240,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         found: Offset = {}
         for log in self._logs():
             try:
-                shards = self._shards(log)
-                for shard in shards:
-                    at = _at(shard.next_seq, shard.uid, is_over=shard.is_over)
-                    found[shard.log] = {**at, PARENTS: shard.parents}
-                if shards:
+                listing = self._listing(log)
+                if listing is not None:
+                    for shard in listing.tails:
+                        at = _at(shard.next_seq, shard.uid, is_over=shard.is_over)
+                        found[shard.log] = {**at, PARENTS: shard.parents}
                     continue
                 status = client.admin.status(log)
             except NotFound:
@@ -190,9 +255,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._last_seen = _plain(dict(sorted(found.items())))
         return found
 
-    def _shards(self, name: str) -> tuple[dlog.ShardTail, ...]:
-        """Of a stream; none of a plain log."""
-        return tails_of(self._client(), name) if self._options.logs else ()
+    def _listing(self, name: str) -> Listing | None:
+        """Of a stream; None of a plain log."""
+        if not self._options.logs:
+            return None
+        found = listing_of(self._client(), name, self._streams.pop(name, None))
+        if found is not None:
+            self._streams[name] = found
+        return found
 
     def _logs(self) -> tuple[str, ...]:
         options = self._options
@@ -216,8 +286,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 begin = 0  # also where a log lost its end
             if begin < until[SHARD]:
                 begins[log], ends[log] = begin, until[SHARD]
-        client = self._client()
-        parts = batch.plan(client, self._options, begins, ends, self._columns)
+        parts = self._planned(begins, ends, end)
         planned = dict.fromkeys(begins, 0)
         for part in parts:
             planned[part.range.log] += part.range.messages
@@ -234,6 +303,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 raise Corrupt(f"log {log!r}: {told}", log=log)
             _log.warning("log %r: %s (failOnDataLoss=false)", log, told)
         return parts
+
+    def _planned(
+        self, begins: dict[str, Place], ends: dict[str, Place], end: Offset
+    ) -> list[InputPartition]:
+        """Without the shards that were trimmed since the batch was planned, if that is forgiven."""
+        while True:
+            try:
+                return batch.plan(self._client(), self._options, begins, ends, self._columns)
+            except NotFound as error:
+                log = error.about.get("log")
+                if log not in begins or STREAM not in end[log]:
+                    raise
+                self._lost(f"shard {log!r} was trimmed before its messages were read", log)
+                del begins[log], ends[log]
 
     def read(self, part: InputPartition | None) -> Iterator[Any]:
         return batch.read(part)

@@ -76,6 +76,7 @@ class StreamDescription:
     options: LogOptions
     pins: Mapping[bytes, int]
     shards: tuple[ShardSummary, ...]
+    next_number: int = 0  # that no shard had yet, be it listed or trimmed
 
 
 class Stream:
@@ -185,6 +186,7 @@ class Stream:
                 _summary(meta, shard, status)
                 for shard, status in zip(meta.shards, statuses, strict=True)
             ),
+            meta.next_number,
         )
 
     # --- changes
