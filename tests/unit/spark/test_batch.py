@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 
 import dlog
 from dlog.errors import ConfigError, NotFound, Truncated
+from dlog.spark import batch
 from tests.unit.spark.reading import SMALL, WHOLE, batch_reader, fill, rows, rows_of, seqs
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -262,6 +263,18 @@ def test_without_push_down_no_filter_is_taken(url: str) -> None:
     assert takes_filters(batch_reader(url, path="orders", pushdown="true"))
 
 
+def test_of_a_log_that_was_truncated_wholly_nothing_is_read(url: str) -> None:
+    """Its list keeps the segment with the numbers of producers."""
+    with dlog.open_writer("orders", url=url) as log:
+        for number in range(5):
+            log.append(b"x", producer=(number, 0))
+    with dlog.connect(url) as client:
+        client.admin.truncate("orders", "latest")
+    for options in ({}, {"failOnDataLoss": "false"}, {"startingOffsets": "latest"}):
+        assert rows(url, path="orders", **options) == []
+    assert rows(url, path="orders", pushdown="true", filters=[LessThan(("offset",), 3)]) == []
+
+
 # Streams: every shard is a log; all are read at one moment.
 
 
@@ -319,3 +332,21 @@ def test_a_late_start_of_a_stream_is_late_for_all_shards(url: str) -> None:
     with pytest.raises(ConfigError, match="log 'orders' has nothing from"):
         rows(url, **late)
     assert rows(url, **late, startingOffsetsByTimestampStrategy="latest") == []
+
+
+def test_a_stream_that_is_made_again_while_it_is_planned_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends of one stream are not those of another one of its name."""
+    stream_of(url, 1)
+    real = batch.listing_of
+
+    def then_made_again(client: Any, name: str) -> Any:
+        found = real(client, name)
+        client.stream(name).remove()
+        stream_of(url, 2)
+        return found
+
+    monkeypatch.setattr(batch, "listing_of", then_made_again)
+    with pytest.raises(NotFound, match="made again since"):
+        rows(url, path="orders", endingOffsets="latest")
