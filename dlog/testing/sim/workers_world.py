@@ -327,7 +327,9 @@ class WorkersHistory:
             await stream.split(self.world.chance.pick(shards, "which shard").number)
 
     async def _truncate(self) -> None:
-        """All that holds let go, begun by the group or not."""
+        """All that holds let go, begun by the group or not, once the group is made."""
+        if not self.oracle.registered:
+            return
         shards: tuple[Shard, ...] = ()
         with contextlib.suppress(DlogError):
             shards = await self._client.stream(STREAM).shards()
