@@ -125,7 +125,7 @@ class Client:
         now = await self._configs.writer_options(name, options, given)
         engine = Engine(stores, name, now, new_mark(stores, options.owner))
         await engine.open(create)
-        if create is not None and engine.is_empty:
+        if create is not None and engine.batcher.is_empty:
             try:
                 await withdraw_if_hidden(stores, name)
             except BaseException:

@@ -33,11 +33,9 @@ async def found(
 ) -> Charter:
     """What all workers agree on; the shards are held once this returns. `NotFound` where there is
     no such stream."""
-    charter, meta, is_new = await _agreed(stores, driver, places, options)
+    charter = await _agreed(stores, driver, places, options, admin)
     if not charter.is_job:
-        await _hold_stream(stores, driver, admin, places, charter, meta)
-    elif is_new:  # a job holds the shards that it has to do, and lets go of each that is done
-        await _hold_shards(stores.layout, driver, admin, places, charter, meta)
+        await _hold_stream(stores, driver, admin, places, charter)
     return charter
 
 
@@ -47,13 +45,12 @@ async def _hold_stream(
     admin: Admin,
     places: GroupPlaces,
     charter: Charter,
-    meta: StreamMeta,
 ) -> None:
     """First the node, from which on shards to come are held; then the places in those that are
     there. Whoever finds that a founder died in between goes on."""
     name = hold_name(places.group, places.stream)
     path = stores.layout.stream_hold(places.stream, name)
-    wanted = StreamHold(name, meta.uid, places.group, stores.clock.wall_us())
+    wanted = StreamHold(name, charter.stream_uid, places.group, stores.clock.wall_us())
     while True:
         try:
             raw, version = await stores.meta.get(path)
@@ -62,13 +59,14 @@ async def _hold_stream(
                 await stores.meta.create(path, wanted.to_bytes())
             continue
         hold = StreamHold.from_bytes(raw, name, where=path)
-        if hold.stream_uid == meta.uid:
+        if hold.stream_uid == charter.stream_uid:
             break
         with contextlib.suppress(NotFound, Conflict):  # of a stream that was removed
             await stores.meta.delete(path, version)
     if hold.made:
         return
     store = lease_store(charter.leases, places, stores)
+    meta = await _read(stores, driver, places)
     finished = [
         shard.log
         for shard in meta.shards
@@ -116,18 +114,16 @@ async def _hold_shards(
 
 
 async def _agreed(
-    stores: Stores, driver: Driver, places: GroupPlaces, options: WorkerOptions
-) -> tuple[Charter, StreamMeta, bool]:
-    """The charter, the stream, and whether it is we who made the group."""
-    site = Site.at(stores.layout, places.stream, stores.chance)
-    meta = (await driver.run(read_stream(site))).meta
+    stores: Stores, driver: Driver, places: GroupPlaces, options: WorkerOptions, admin: Admin
+) -> Charter:
+    meta = await _read(stores, driver, places)
     wanted = Charter(meta.uid, options.leases, options.timeout_ms, options.weigh)
     if options.stop_at_end:
         wanted = dataclasses.replace(wanted, end={})
     try:
         charter: Charter = await driver.run(read_charter(places))
         charter.check_agrees(wanted, places.group)
-        return charter, meta, False
+        return charter
     except NotFound:
         pass
     begin: dict[int, Mark] | None = None
@@ -137,8 +133,17 @@ async def _agreed(
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
     ours = dataclasses.replace(wanted, begin=begin, end=end)
-    charter = await driver.run(agree(places, ours))
-    return charter, meta, charter is ours
+    if ours.is_job:
+        # It holds no stream, only the shards that it has to do, and drops each hold when that shard
+        # is done: so nobody but its founder may make them, and before others can join.
+        await _hold_shards(stores.layout, driver, admin, places, ours, meta)
+    return await driver.run(agree(places, ours))
+
+
+async def _read(stores: Stores, driver: Driver, places: GroupPlaces) -> StreamMeta:
+    site = Site.at(stores.layout, places.stream, stores.chance)
+    meta: StreamMeta = (await driver.run(read_stream(site))).meta
+    return meta
 
 
 async def _marks(stores: Stores, meta: StreamMeta) -> dict[int, Mark]:

@@ -159,8 +159,7 @@ class Heart:
         driver = GroupDriver(stores, places, aside.logs)
         self._now_s = partial(ageing_s, stores.clock)
         charter = self.charter = await found(stores, driver, places, options, aside.logs.admin)
-        admin, every_s = aside.logs.admin, options.flush_ms / 1000
-        self.holds = GroupHolds(admin, places, self.name, every_s, is_job=charter.is_job)
+        self.holds = GroupHolds(aside.logs.admin, places, self.name, options, charter.is_job)
         self.begun.set_result(charter)
         try:
             while True:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dlog.admin.admin import Admin
 from dlog.errors import ConfigError, DlogError, NotFound, Retry, Truncated
+from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
 from dlog.ids import Position
 from dlog.reader.places import Start
@@ -43,13 +44,18 @@ class GroupHolds:
     """Of one worker. Belongs to the loop of its heart."""
 
     def __init__(
-        self, admin: Admin, places: GroupPlaces, who: str, every_s: float, *, is_job: bool = False
+        self,
+        admin: Admin,
+        places: GroupPlaces,
+        who: str,
+        options: WorkerOptions,
+        is_job: bool = False,
     ) -> None:
         self._admin = admin
         self._is_job = is_job
         self._name = hold_name(places.group, places.stream)
         self._who = who
-        self._every_s = every_s
+        self._every_s = options.flush_ms / 1000
         self._kept: dict[str, _Kept] = {}
         self._drops: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()

@@ -77,6 +77,11 @@ class Batcher:
         self._open = self._fresh()
         self._dedup = Dedup(producers)
 
+    @property
+    def is_empty(self) -> bool:
+        """No message was ever in the log."""
+        return self._next_seq == 0
+
     def reconfigure(self, entry_bytes: int, window_bytes: int) -> None:
         """From now on; what is in the open batch stays there. At any time, on the loop."""
         with self._lock:

@@ -62,8 +62,9 @@ class Engine:
         self.name = name
         self.options = options
         self.mark = mark
-        self.copies: str | None = None  # uid of the log that it is to go on copying; before `open`
-        self.shard: ShardLog | None = None  # which the log is; before `open`
+        # Before `open`: the uid of the log that it is to go on copying, the shard that the log is.
+        self.copies: str | None = None
+        self.shard: ShardLog | None = None
         self.last_id: MessageId | None = None
         self.rotations = 0
         self.takeover_times = TakeoverTimes()
@@ -100,10 +101,6 @@ class Engine:
         self._buried = False
         self.watch = WriterWatch(self, self._driver, stores)
         _engines.add(self)
-
-    @property
-    def is_empty(self) -> bool:
-        return self.batcher._next_seq == 0
 
     @property
     def core(self) -> WriterCore:
@@ -419,10 +416,8 @@ class Engine:
                 timer.cancel()
 
     def _check_age(self) -> None:
-        age_s = self.core.log_options.segment_age_s
-        self._age_timer = self._loop.call_later(
-            min(age_s / AGE_CHECKS, AGE_CHECK_S_MAX), self._check_age
-        )
+        pause_s = min(self.core.log_options.segment_age_s / AGE_CHECKS, AGE_CHECK_S_MAX)
+        self._age_timer = self._loop.call_later(pause_s, self._check_age)
         self._care()
 
     async def rotate(self) -> None:
@@ -432,11 +427,8 @@ class Engine:
         await self._until(lambda: self.rotations > before or self._is_over())
         self._raise_if_dead()
         if self.rotations == before:
-            raise WriterClosed(
-                f"the writer of log {self.name!r} was closed before it rotated",
-                log=self.name,
-                outcome=Outcome.UNKNOWN,
-            )
+            told = f"the writer of log {self.name!r} was closed before it rotated"
+            raise WriterClosed(told, log=self.name, outcome=Outcome.UNKNOWN)
 
     async def allow_numbers(self) -> None:
         """The log has to say that it has producers before the first message of one."""

@@ -10,6 +10,7 @@ import pytest
 
 from dlog.errors import ConfigError, NotFound, Unavailable
 from dlog.groups.holding import LAST_TRIES, GroupHolds
+from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
 from dlog.ids import Position
 from dlog.meta.layout import Layout
@@ -61,7 +62,8 @@ class SlowAdmin:
 
 def holds_of(admin: SlowAdmin, *, every_s: float = 0.0, is_job: bool = False) -> GroupHolds:
     places = GroupPlaces(Layout("/dlog"), "billing", "orders")
-    return GroupHolds(admin, places, "w1", every_s, is_job=is_job)  # type: ignore[arg-type]
+    options = WorkerOptions(flush_ms=round(every_s * 1000))
+    return GroupHolds(admin, places, "w1", options, is_job)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_job", [False, True])
