@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from dlog.groups.consumer import StopReason
     from dlog.groups.group import GroupDescription, Member, Reset, ShardStanding
     from dlog.groups.leases import Checkpoint
-    from dlog.groups.shard_tracker import BlockingTracker, ShardInfo
+    from dlog.groups.shard_tracker import BlockingTracker, ParentShard, ShardInfo
     from dlog.groups.view import Move, WorkerId
     from dlog.ids import MessageId, Position, Token
     from dlog.options import LogOptions
@@ -96,7 +96,7 @@ _HOMES = {
     "dlog.groups.consumer": "StopReason",
     "dlog.groups.group": "GroupDescription Member Reset ShardStanding",
     "dlog.groups.leases": "Checkpoint",
-    "dlog.groups.shard_tracker": "BlockingTracker ShardInfo",
+    "dlog.groups.shard_tracker": "BlockingTracker ParentShard ShardInfo",
     "dlog.groups.view": "Move WorkerId",
     "dlog.ids": "MessageId Position Token",
     "dlog.options": "LogOptions",
@@ -166,6 +166,7 @@ __all__ = [
     "Never",
     "NotFound",
     "Outcome",
+    "ParentShard",
     "Position",
     "Present",
     "Publication",

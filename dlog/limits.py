@@ -144,6 +144,7 @@ GROUP_THREADS_DEFAULT = 32  # of one worker, for processors that are plain funct
 GROUP_READ_AHEAD_BYTES_DEFAULT = 4 * MIB  # of each shard
 GROUP_WEIGH_MS_DEFAULT = 30_000  # where shards are weighed, they are as often
 GROUP_LEASE_LOG_EVERY = 256  # messages of a lease's log behind which it is truncated
+GROUP_LETTERS_KNOWN = 100_000  # of one worker: dead letters of its group that it has seen
 
 # Looking a place over (`dlog doctor`): what each server may take, and of how many nodes we look who
 # may read and change them. A few tell how all were made.

@@ -57,6 +57,7 @@ class ReasonCode(enum.Enum):
     ENDED = "ended"
     # A worker of a group
     PROCESSING_FAILED = "processing_failed"  # it is tried again, or the shard stopped
+    DEAD_LETTER_REFUSED = "dead_letter_refused"  # by its log: the shard waits until it takes it
     PROCESSING_STALLED = "processing_stalled"  # for long, and the worker lives
     LOOP_BLOCKED = "loop_blocked"  # the event loop of the program takes no turn
     NO_SHARDS = "no_shards"  # others have them, or there are none

@@ -35,6 +35,7 @@ def waits_of(found: GroupDescription) -> list[GroupWait]:
 
 TOLD = {
     "processing_failed": "its processing fails at {worker}, which says what with in its log",
+    "dead_letter_refused": "{worker} cannot keep a dead letter of it: {cause}",
     "processing_stalled": "the processor of {worker} is at one call for long; the worker lives",
     "loop_blocked": "the event loop of {worker} takes no turn; the worker lives",
 }
@@ -42,7 +43,8 @@ TOLD = {
 
 def _told_by(member: Member, numbers: dict[str, int]) -> Iterator[GroupWait]:
     for log, code in sorted(member.waits.items()):
-        sentence = TOLD.get(code, "so says {worker}").format(worker=member.id)
+        cause = member.causes.get(log, "its log says why")
+        sentence = TOLD.get(code, "so says {worker}").format(worker=member.id, cause=cause)
         yield GroupWait(numbers.get(log), code, sentence)
 
 

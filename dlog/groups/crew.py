@@ -12,8 +12,11 @@ from dlog.clock import Clock
 from dlog.groups.asks import Order, ShardStopped, Shutdown, StartShard, StopFetch
 from dlog.groups.consumer import StopReason
 from dlog.groups.heart import Fenced, Heart
-from dlog.groups.shard_run import Hub, ShardRun
-from dlog.reason import Reason, ReasonCode, Wait, time_text
+from dlog.groups.hub import Hub
+from dlog.groups.letters import error_text
+from dlog.groups.shard_run import ShardRun
+from dlog.groups.workers import with_cause
+from dlog.reason import Plain, Reason, ReasonCode, Wait, time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Crew:
                     run.doing,
                     None if run.position is None else run.position.next_seq,
                     run.failures,
-                    None if error is None else f"{type(error).__name__}: {error}",
+                    None if error is None else error_text(error),
                     None if since_s is None else now_s - since_s,
                 )
             )
@@ -135,13 +138,18 @@ class Crew:
         return found
 
     def codes(self, after_s: float) -> dict[str, str]:
-        """Of what does not get on, by shard; "": all of them."""
+        """Of what does not get on, by shard; "": all of them. The log of the dead letters says
+        itself why it takes none: that stands behind its code."""
         hub = self.hub
         assert hub is not None
         failed = ReasonCode.PROCESSING_FAILED.value
         found = {log: wait.code.value for log, wait in self.waits(after_s).items()}
-        found.update((log, failed) for log, run in self.runs.copy().items() if run.failures)
+        runs = self.runs.copy()
+        found.update((log, failed) for log, run in runs.items() if run.failures)
         found.update((log, failed) for log in hub.heart.facts().failed)
+        refused = [(log, run.refused) for log, run in runs.items() if run.refused is not None]
+        found.update((log, _code_with(cause)) for log, cause in refused[:CAUSES_MAX])
+        found.update((log, _REFUSED) for log, _ in refused[CAUSES_MAX:])
         return found
 
     def ping(self) -> None:
@@ -166,8 +174,13 @@ class Crew:
             waits.append(Wait(ReasonCode.PROCESSING_FAILED, f"shard {log!r} stopped: {told}"))
         for log, run in sorted(self.runs.items()):
             if run.failures:
-                error = f"{type(run.error).__name__}: {run.error}"
+                error = "nothing" if run.error is None else error_text(run.error)
                 sentence = f"shard {log!r} failed {run.failures} times: {error}"
+                if (refused := run.refused) is not None:
+                    sentence = f"shard {log!r} waits: {refused}. Its message failed with {error}"
+                    about: dict[str, Plain] = {"log": log, "refused": refused}
+                    waits.insert(0, Wait(ReasonCode.DEAD_LETTER_REFUSED, sentence, about))
+                    continue
                 waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
         if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:
             sentence = f"no renewal was confirmed for {time_text(facts.quiet_s)}"
@@ -182,6 +195,13 @@ class Crew:
 
 
 LOOKS = 4
+CAUSES_MAX = 16  # told by the worker's node, which has a bound; other shards tell the code alone
+CAUSE_CHARS_MAX = 300
+_REFUSED = ReasonCode.DEAD_LETTER_REFUSED.value
+
+
+def _code_with(cause: str) -> str:
+    return with_cause(_REFUSED, cause[:CAUSE_CHARS_MAX])
 
 
 async def watch_over(crew: Crew, hub: Hub, clock: Clock, log: Callable[[str], None]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dlog.drive import Stores
 from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
@@ -25,6 +25,7 @@ from dlog.groups.shards import GroupShard, ShardGraph
 from dlog.groups.store import LeaseStore
 from dlog.groups.view import Move, ShardView, View, WorkerId, WorkerView
 from dlog.groups.weights import slack_of
+from dlog.groups.workers import codes_and_causes
 from dlog.ids import Position
 from dlog.meta.layout import unescape
 from dlog.options import ReaderOptions
@@ -51,6 +52,8 @@ class Member:
     """Shards that are handed over to it."""
     waits: Mapping[str, str]
     """What does not get on, by log ("": all of its shards): codes as in `why()`."""
+    causes: Mapping[str, str] = field(default_factory=dict)
+    """Of those that a log of ours refused something: what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,14 @@ class Group:
         nobody = WorkerId("", "nobody")
         seen = await site.driver.run(presence.read_workers(site.places, nobody))
         return tuple(
-            Member(worker, node.domain, node.counter, node.holds, node.coming, node.waits)
+            Member(
+                worker,
+                node.domain,
+                node.counter,
+                node.holds,
+                node.coming,
+                *codes_and_causes(node.waits),
+            )
             for worker, node in sorted((worker, each.node) for worker, each in seen.items())
         )
 
@@ -313,14 +323,13 @@ class Group:
         if members:
             raise Conflict(f"group {self.name!r} has workers: {members[0].id}")
         admin = self._logs.admin
-        name = hold_name(self.name, self.stream)
-        await site.driver.run(_delete(site.stores.layout.stream_hold(self.stream, name)))
-        for shard in site.shards:
+        trimmed = await site.driver.run(_leased(site.places))
+        for log in dict.fromkeys((*(shard.name for shard in site.shards), *trimmed)):
             with contextlib.suppress(NotFound):
-                await admin.drop_hold(shard.name, hold_name(self.name, self.stream))
+                await admin.drop_hold(log, hold_name(self.name, self.stream))
             if site.charter.leases == "logs":
                 with contextlib.suppress(NotFound):
-                    await admin.remove(site.places.lease_log(shard.name))
+                    await admin.remove(site.places.lease_log(log))
         await site.driver.run(_remove_nodes(site.places))
 
     # --- inside
@@ -364,6 +373,14 @@ def _state_of(lease: Lease, graph: ShardGraph) -> str:
     if lease.consumer is not None:
         return "handed_over" if lease.is_handed_over else "consumed"
     return "waiting" if graph.is_blocked(lease.shard) else "free"
+
+
+def _leased(places: GroupPlaces) -> Procedure[list[str]]:
+    """Shards that have leases: also those that the stream does not list any more."""
+    try:
+        return [unescape(name) for name in (yield ListNodes(places.leases))]
+    except NotFound:
+        return []
 
 
 def _remove_nodes(places: GroupPlaces) -> Procedure[None]:

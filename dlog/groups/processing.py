@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from dlog.errors import ConfigError
+from dlog.groups.letters import error_text
 
 RunPlain = Callable[[Callable[[], Any]], Awaitable[Any]]
 _VERBS = ("initialize", "process", "shutdown")
@@ -132,7 +133,7 @@ def _call(function: Callable[[], Any]) -> Any:
     try:
         return function()
     except _NOT_FOR_LOOPS as error:
-        raise RuntimeError(f"the processor raised {type(error).__name__}: {error}") from error
+        raise RuntimeError(f"the processor raised {error_text(error)}") from error
 
 
 _NOT_FOR_LOOPS = (StopIteration, asyncio.CancelledError, futures.CancelledError, SystemExit)

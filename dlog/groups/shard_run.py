@@ -14,19 +14,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from dlog.drive import Stores
 from dlog.errors import ConfigError, Corrupt, DlogError, FormatError, LeaseLost, NotFound, Retry
 from dlog.groups.asks import StartShard
 from dlog.groups.charter import Mark
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
-from dlog.groups.dead_letters import DeadLetters, letter_for
-from dlog.groups.heart import Heart
-from dlog.groups.meter import GroupMeter
-from dlog.groups.options import WorkerOptions
+from dlog.groups.dead_letters import letter_for
+from dlog.groups.hub import Hub
+from dlog.groups.letters import error_text
 from dlog.groups.processing import Program
 from dlog.groups.shard_tracker import BlockingTracker, ShardInfo, Tracker
 from dlog.groups.stopping import Stopped, Stopping
@@ -42,19 +39,6 @@ PAUSE_S_MAX = 30.0
 LOOK_AGAIN_MS = 1_000.0
 
 
-@dataclass(slots=True)
-class Hub:
-    """What the shards of one worker share."""
-
-    heart: Heart
-    stores: Stores
-    options: WorkerOptions
-    make_program: Callable[[], Program]
-    dead_letters: DeadLetters | None
-    meter: GroupMeter
-    reports: dict[str, str] = field(default_factory=dict)  # why shards are stopped here
-
-
 class ShardRun:
     def __init__(self, hub: Hub, order: StartShard) -> None:
         self.log, self.epoch = order.shard, order.epoch
@@ -62,6 +46,7 @@ class ShardRun:
         self.doing = "begins"
         self.failures = 0  # of the batch at hand
         self.error: BaseException | None = None
+        self.refused: str | None = None  # why a dead letter cannot be kept
         self.position: Position | None = None
         self._hub = hub
         self._heart = hub.heart
@@ -138,8 +123,8 @@ class ShardRun:
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
-        self._hub.reports[self.log] = f"{type(error).__name__}: {error}"
-        logger.error("%s stops: %s", self._who, error, exc_info=error)
+        self._hub.reports[self.log] = error_text(error)
+        logger.error("%s stops: %s", self._who, error_text(error), exc_info=error)
         self._tell(lambda core, now_s: core.on_failed(self.log, now_s))
 
     @property
@@ -172,6 +157,8 @@ class ShardRun:
             except LeaseLost:
                 raise Stopped from None
         # Else there is one already, at this place or before it.
+        leases = charter.leases
+        info.parents = await self._patiently(lambda: self._hub.parents.of(number, leases))
         await self._try("initialize", lambda: program.initialize(info))
         self._is_initialized = True
         self._tell(lambda core, now_s: core.on_initialized(self.log, now_s))
@@ -388,7 +375,7 @@ class ShardRun:
         if at_once:
             self._processed = 0
         try:
-            tracker._say(None, b"", at_once=at_once, waiter=None)
+            tracker.move_on(at_once=at_once)
         except LeaseLost:
             raise Stopped from None
 
@@ -426,26 +413,31 @@ class ShardRun:
     ) -> None:
         letters = self._hub.dead_letters
         assert letters is not None
+        assert self.position is not None
+        uid = self.position.log_uid
         attempt = 0
-        while True:
-            try:
-                # Cut short when the shard is given up: whoever has it next tries it again.
-                assert self.position is not None
-                uid = self.position.log_uid
-                putting = letters.put(self.log, uid, message, error, tries, is_entry=is_entry)
-                await self._stopping.cuts(putting)
-                break
-            except DlogError as refused:
-                logger.error("%s: a dead letter cannot be kept: %s", self._who, refused)
-                self.doing = f"cannot keep a dead letter: {refused}"
-                attempt += 1
-                await self._pause(attempt)
+        try:
+            while True:
+                try:
+                    # Cut short when the shard is given up: whoever has it next tries it again.
+                    putting = letters.put(self.log, uid, message, error, tries, is_entry=is_entry)
+                    await self._stopping.cuts(putting)
+                    break
+                except DlogError as refused:
+                    told = f"log {letters.name!r} takes no dead letter of seq {message.seq}"
+                    self.refused = f"{told}: {error_text(refused)}"
+                    self.doing = f"cannot keep a dead letter: {self.refused}"
+                    logger.error("%s: %s", self._who, self.refused)
+                    attempt += 1
+                    await self._pause(attempt)
+        finally:
+            self.refused = None
         self._hub.meter.buried(self.log)
-        logger.warning("%s: seq %d is a dead letter: %s", self._who, message.seq, error)
+        logger.warning("%s: seq %d is a dead letter: %s", self._who, message.seq, error_text(error))
 
     def _failed(self, error: BaseException, failed: int, batch: MessageBatch) -> None:
         self.failures, self.error = failed, error
-        self.doing = f"failed {failed} times: {type(error).__name__}: {error}"
+        self.doing = f"failed {failed} times: {error_text(error)}"
         self._hub.meter.failed(self.log)
         logger.warning(
             "%s: seq %d to %d failed, attempt %d: %s",
@@ -453,7 +445,7 @@ class ShardRun:
             batch.first_seq,
             batch.last_seq,
             failed,
-            error,
+            error_text(error),
             exc_info=error,
         )
 
@@ -511,7 +503,8 @@ class ShardRun:
                 if self._options.on_error == "stop" or is_nonsense:
                     raise
                 failed += 1
-                logger.warning("%s: %s failed: %s", self._who, what, error, exc_info=error)
+                told = error_text(error)
+                logger.warning("%s: %s failed: %s", self._who, what, told, exc_info=error)
             finally:
                 self.busy_since_s = None
             await self._pause(failed)
@@ -570,12 +563,13 @@ class ShardRun:
             except Exception as error:
                 failed += 1
                 self._hub.meter.failed(self.log)
-                logger.error("%s: shutdown failed: %s", self._who, error, exc_info=error)
+                told = error_text(error)
+                logger.error("%s: shutdown failed: %s", self._who, told, exc_info=error)
                 if not is_end or self._is_fenced:
                     return
                 if failed >= self._options.attempts:
                     self.error = error
-                    self._hub.reports[self.log] = f"shutdown: {type(error).__name__}: {error}"
+                    self._hub.reports[self.log] = f"shutdown: {error_text(error)}"
                     self._not_ended()
                     return
             finally:
@@ -588,7 +582,7 @@ class ShardRun:
                 newest = self._heart.newest(self.log)
                 at = self.position
                 if at is not None and (newest is None or newest.next_seq < at.next_seq):
-                    tracker._say(at, b"", at_once=False, waiter=None)
+                    tracker.move_on(at)
 
     def _not_ended(self) -> None:
         """Nobody may go on behind it."""

@@ -10,6 +10,7 @@ from dlog.errors import ConfigError
 from dlog.groups.consumer import StopReason
 from dlog.groups.heart import Heart
 from dlog.groups.leases import Checkpoint
+from dlog.groups.parents import ParentShard
 from dlog.ids import Position
 from dlog.reader.message import Message, MessageBatch
 
@@ -33,6 +34,11 @@ class ShardInfo:
         """Where it begins: behind the last checkpoint."""
         self.app: bytes = b"" if start is None else start.app
         """What the program kept with that checkpoint."""
+        self.parents: tuple[ParentShard, ...] = ()
+        """The shards that it was split or merged from, with what the program kept at the end of
+        each. None for a shard that came from no other. A program that keeps its state in `app`
+        takes it over from here while its own `app` is empty; after a split each of the new shards
+        finds the same parent here."""
         self._heart = heart
 
     def still_owner(self) -> bool:
@@ -68,6 +74,12 @@ class _Tracker:
         the shard is given up. `app`: up to 4 KiB that whoever goes on from there gets.
         `LeaseLost`: the shard is not ours any more."""
         self._say(done, app, at_once=False, waiter=None)
+
+    def move_on(self, done: Done | None = None, *, at_once: bool = False) -> None:
+        """By the worker: a checkpoint that the program did not take itself. What the program kept
+        with its last one stays."""
+        kept = self._heart.newest(self.shard.log)
+        self._say(done, b"" if kept is None else kept.app, at_once=at_once, waiter=None)
 
     def _say(
         self, done: Done | None, app: bytes, *, at_once: bool, waiter: Future[None] | None
@@ -115,4 +127,4 @@ class BlockingTracker(_Tracker):
         self._save(done, app).result()
 
 
-__all__ = ["BlockingTracker", "Done", "ShardInfo", "StopReason", "Tracker"]
+__all__ = ["BlockingTracker", "Done", "ParentShard", "ShardInfo", "StopReason", "Tracker"]

@@ -22,14 +22,15 @@ from typing import Any
 from dlog.drive import Closeable, Stores
 from dlog.errors import ConfigError, DlogError, ForkedHandle
 from dlog.groups.crew import Crew, ShardAtWork, watch_over
-from dlog.groups.dead_letters import DeadLetters
+from dlog.groups.dead_letters import DeadLetters, check_letters_place
 from dlog.groups.heart import Aside, Heart
 from dlog.groups.homes import SameHome, ThreadHome
+from dlog.groups.hub import Hub
 from dlog.groups.lease_driver import Logs
 from dlog.groups.meter import GroupMeter
 from dlog.groups.options import WorkerOptions
+from dlog.groups.parents import Parents
 from dlog.groups.processing import Threads, program_maker
-from dlog.groups.shard_run import Hub
 from dlog.groups.view import WorkerId
 from dlog.reason import Reason
 from dlog.writer.owner import default_owner
@@ -69,6 +70,7 @@ class Worker:
         )
         letters = None
         if options.dead_letters is not None:
+            check_letters_place(options.dead_letters, stream)
             letters = DeadLetters(logs, options.dead_letters, group, stream, stores.chance)
         self._hub = self._crew.hub = Hub(
             self._heart,
@@ -77,6 +79,7 @@ class Worker:
             make_program,
             letters,
             GroupMeter(stores.metrics, group),
+            Parents(stores, logs, group, stream),
         )
 
     async def begin(self) -> None:

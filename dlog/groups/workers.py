@@ -26,7 +26,8 @@ class WorkerNode:
     """`holds`: the shards it consumes. `coming`: those it announced itself for. `wanted`: what
     others ask it to look at, `rings`: how often anybody did. `after`: incarnations of its name
     that were there when it came. `waits`: what does not get on, by shard (or "": all of them), as
-    codes; no words of the program's errors, which may tell what is in messages."""
+    codes, with a cause behind it where a log of ours refused something (see `with_cause`); no words
+    of the program's errors, which may tell what is in messages."""
 
     id: WorkerId
     counter: int = 0
@@ -95,6 +96,18 @@ class WorkerNode:
             _waits(fields, where),
             extra={k: v for k, v in fields.items() if k not in _FIELDS},
         )
+
+
+def with_cause(code: str, cause: str) -> str:
+    """What a worker's node says of a wait whose cause others may read."""
+    return f"{code}: {cause}"
+
+
+def codes_and_causes(waits: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The codes, and the causes of those that have one."""
+    told = {shard: wait.partition(": ") for shard, wait in waits.items()}
+    codes = {shard: code for shard, (code, _, _) in told.items()}
+    return codes, {shard: cause for shard, (_, _, cause) in told.items() if cause}
 
 
 _FIELDS = frozenset("format counter domain after holds coming wanted rings waits".split())

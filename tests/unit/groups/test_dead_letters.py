@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog import limits
 from dlog.chance import SYSTEM_CHANCE
 from dlog.errors import ConfigError, Corrupt, DlogError, FormatError, Unavailable
 from dlog.groups.dead_letters import ERROR_CHARS_MAX, TRIES, DeadLetters, letter_for
@@ -126,3 +127,120 @@ class Quick:
 
     def token(self) -> str:
         return "token"
+
+
+@pytest.fixture
+def few_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 4)
+
+
+async def crowd(client: Any, first: int, many: int = 8) -> None:
+    """More producers than the log remembers."""
+    async with client.open_writer("dead") as log:
+        for number in range(first, first + many):
+            await log.append(b"somebody else's", producer=(number, 0))
+
+
+async def whole_letters(client: Any) -> list[tuple[str, int]]:
+    async with client.open_reader("dead") as log:
+        told = [dict(letter.headers) async for letter in log if letter.headers]
+    return [(each["dlog.shard"].decode(), int(each["dlog.seq"])) for each in told]
+
+
+async def test_a_log_that_forgot_producers_takes_the_first_letter_of_a_new_shard(
+    few_producers: None,
+) -> None:
+    """And each once all the same, whoever tries again: the log cannot tell by its numbers."""
+    async with dlog.aio.connect("memory:letters-crowd") as client:
+        await crowd(client, 100)
+        letters = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        later = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        error = ValueError("no")
+        for each in (letters, letters, later, letters):
+            for seq in (7, 3, 0):
+                await each.put("s/0", "u0", message(seq), error, 2)
+            await each.put("s/1", "u1", message(7), error, 2)
+        await letters.put("s/0", "u0", message(8), error, 2)
+        there = [("s/0", 7), ("s/0", 3), ("s/0", 0), ("s/1", 7), ("s/0", 8)]
+        assert await whole_letters(client) == there
+
+
+async def test_a_letter_whose_shard_was_forgotten_is_there_once(few_producers: None) -> None:
+    """Also the one of seq 0, and one for an entry: with number 0 a log would take them again."""
+    async with dlog.aio.connect("memory:letters-forgotten") as client:
+        letters = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        entry = letter_for(Corrupt("no", ledger_id=7, entry_id=3), 30)
+        assert entry is not None
+        error = ValueError("no")
+        for round in range(3):
+            for seq in (0, 5):
+                await letters.put("s/0", "u0", message(seq), error, 2)
+            await letters.put("s/0", "u0", entry, error, 2, is_entry=True)
+            await crowd(client, 100 * (round + 1))
+        again = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        await again.put("s/0", "u0", message(0), error, 2)
+        assert await whole_letters(client) == [("s/0", 0), ("s/0", 5), ("s/0", 30)]
+
+
+async def test_more_letters_than_are_remembered_are_looked_through_again(
+    few_producers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "GROUP_LETTERS_KNOWN", 2)
+    async with dlog.aio.connect("memory:letters-many") as client:
+        await crowd(client, 100)
+        letters = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        for seq in (1, 2, 3, 4, 5, 1, 3, 5, 2, 4):
+            await letters.put("s/0", "u0", message(seq), ValueError("no"), 1)
+        assert await whole_letters(client) == [("s/0", seq) for seq in (1, 2, 3, 4, 5)]
+
+
+async def test_a_log_that_was_made_anew_is_looked_through_from_its_beginning(
+    few_producers: None,
+) -> None:
+    async with dlog.aio.connect("memory:letters-anew") as client:
+        letters = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        for first in (100, 200):
+            await crowd(client, first)
+            await letters.put("s/0", "u0", message(4), ValueError("no"), 1)
+            assert await whole_letters(client) == [("s/0", 4)]
+            await client.admin.remove("dead")
+
+
+async def test_a_letter_of_a_letter_is_a_letter_of_its_own(few_producers: None) -> None:
+    """A group that consumes dead letters puts those that it cannot process into the same log: what
+    they say of themselves is behind what they said before."""
+    async with dlog.aio.connect("memory:letters-of-letters") as client:
+        await crowd(client, 100)
+        first = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        await first.put("s/0", "u0", message(4), ValueError("no"), 1)
+        *_, letter = await letters_of(client)
+        second = DeadLetters(client, "dead", "again", "dead", SYSTEM_CHANCE)
+        for _ in range(2):
+            await second.put("dead", "u1", letter, ValueError("no"), 1)
+            await first.put("s/0", "u0", message(4), ValueError("no"), 1)
+        assert await whole_letters(client) == [("s/0", 4), ("dead", letter.seq)]
+
+
+class Wordless(Exception):
+    """Has no text to be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+@pytest.mark.parametrize("error", [ValueError("\udc80 and \ud800"), Wordless()], ids=type)
+async def test_an_error_that_no_text_can_hold_is_told_all_the_same(error: Exception) -> None:
+    async with dlog.aio.connect("memory:letters-wordless") as client:
+        letters = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        await letters.put("s/0", "u0", message(4), error, 1)
+        letter = (await letters_of(client))[-1]
+        assert dict(letter.headers)["dlog.error"].decode().startswith(type(error).__name__)
+        await client.admin.remove("dead")
+
+
+async def test_a_letter_keeps_the_event_time() -> None:
+    async with dlog.aio.connect("memory:letters-times") as client:
+        letters = DeadLetters(client, "dead", "g", "s", SYSTEM_CHANCE)
+        await letters.put("s/0", "u0", message(4)._replace(event_time_us=17), ValueError(), 1)
+        (letter,) = await letters_of(client)
+        assert letter.event_time_us == 17

@@ -1,0 +1,95 @@
+"""What the shards that a shard came from ended with: their last checkpoints, as the group's leases
+keep them. A program that keeps its state in checkpoints goes on from there in the children."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlog.drive import Stores
+from dlog.effects import Procedure
+from dlog.errors import NotFound
+from dlog.groups.group_driver import GroupDriver, lease_store
+from dlog.groups.lease_driver import Logs
+from dlog.groups.places import GroupPlaces
+from dlog.groups.store import LeaseStore
+from dlog.ids import Position
+from dlog.streams.document import StreamMeta, shard_log
+from dlog.streams.reshard import Site, read_stream
+
+
+@dataclass(frozen=True, slots=True)
+class ParentShard:
+    """A shard that was split or merged, and that the group has consumed to its end."""
+
+    log: str
+    number: int
+    position: Position
+    """Where the group ended in it."""
+    app: bytes
+    """What the program kept with its last checkpoint there."""
+
+
+class _Named(NamedTuple):
+    """`logs`: which one it was, as far as anybody can tell."""
+
+    number: int
+    logs: tuple[str, ...]
+
+
+class Parents:
+    """Of the shards of one stream. Which shards one came from never changes: the stream is read
+    once, and again for shards that were made since."""
+
+    def __init__(self, stores: Stores, logs: Logs, group: str, stream: str) -> None:
+        self._stores = stores
+        self._logs = logs
+        self._group = group
+        self._site = Site(stream, stores.layout.stream(stream), stores.chance)
+        self._known: dict[int, tuple[_Named, ...]] = {}
+        self._reading = asyncio.Lock()
+
+    async def of(self, number: int, leases: str) -> tuple[ParentShard, ...]:
+        """Those of shard `number`, whether the stream still lists them or not. `leases`: where the
+        group keeps its leases."""
+        places = GroupPlaces(self._stores.layout, self._group, self._site.name)
+        driver = GroupDriver(self._stores, places, self._logs)
+        try:
+            async with self._reading:
+                if number not in self._known:
+                    seen = await driver.run(read_stream(self._site))
+                    self._known.update(parents_in(self._site.name, seen.meta))
+            store = lease_store(leases, places, self._stores)
+            found = [await driver.run(_read(store, each)) for each in self._known.get(number, ())]
+            return tuple(each for each in found if each is not None)
+        except NotFound:
+            return ()  # the stream was removed under us: the worker is about to leave
+        finally:
+            await driver.close()
+
+
+def parents_in(stream: str, meta: StreamMeta) -> dict[int, tuple[_Named, ...]]:
+    """The parents of each shard, also those that were trimmed."""
+    return {
+        shard.number: tuple(_named(stream, meta, number) for number in shard.parents)
+        for shard in meta.shards
+    }
+
+
+def _named(stream: str, meta: StreamMeta, number: int) -> _Named:
+    if meta.has(number):
+        return _Named(number, (meta.shard(number).log,))
+    logs = (shard_log(stream, number),)
+    # The first shard of what was a plain log once is that log.
+    return _Named(number, (*logs, stream) if number == 0 else logs)
+
+
+def _read(store: LeaseStore, parent: _Named) -> Procedure[ParentShard | None]:
+    """None where the group never had it: it was truncated away before anybody came to it."""
+    for log in parent.logs:
+        lease = yield from store.read(log)
+        kept = lease.checkpoint
+        if lease.is_finished and kept is not None:
+            return ParentShard(log, parent.number, kept.position, kept.app)
+    return None
