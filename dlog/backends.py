@@ -15,6 +15,7 @@ from dlog.errors import (
     AlreadyExists,
     AuthError,
     ConfigError,
+    Corrupt,
     FormatError,
     NotFound,
     Unavailable,
@@ -64,8 +65,10 @@ def _open_file(url: uri.Url, metrics: Metrics, *, create: bool) -> Stores:
     directory = Path(url.place)
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory} is no directory", path=str(directory))
-    if not create and not (directory / DATABASE_NAME).exists():
-        raise NotFound(f"no logs are kept at {url}", path=str(directory))
+    if not (directory / DATABASE_NAME).exists():
+        _refuse_left(directory / "ledgers", directory / DATABASE_NAME)
+        if not create:
+            raise NotFound(f"no logs are kept at {url}", path=str(directory))
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except PermissionError as error:
@@ -78,6 +81,22 @@ def _open_file(url: uri.Url, metrics: Metrics, *, create: bool) -> Stores:
         lambda: SqliteMetaStore(directory, timeout_ms=url.options.meta_timeout_ms),
         lambda meta: EmbeddedLedgerStore(directory, meta),
         metrics,
+    )
+
+
+def _refuse_left(ledgers: Path, database: Path) -> None:
+    """Ledgers are made when their metadata is there: where they are alone it was lost. Without it
+    nobody knows which logs they are, and with an empty one in its place nobody would ask."""
+    from dlog.ledger.embedded.left import left_in
+
+    left = left_in(ledgers)
+    if left is None or database.exists():  # made just now, by somebody who comes first
+        return
+    raise Corrupt(
+        f"{left.told}, and their metadata, {database}, is not there: put it back from a copy, or "
+        "move the ledgers away",
+        path=str(database),
+        left=left.marks,
     )
 
 

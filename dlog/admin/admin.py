@@ -11,10 +11,11 @@ from dlog.admin.collect import collect
 from dlog.admin.collect_plan import plan_collection
 from dlog.admin.describe import describe, segments_of, summarize, told_hold
 from dlog.admin.examine import examine
+from dlog.admin.fsck.orphans import all_lost
 from dlog.admin.fsck.repair import repair
 from dlog.admin.fsck.report import RepairReport, Report, Step
 from dlog.admin.fsck.run import FsckOptions, fsck
-from dlog.admin.hidden import refuse_first_shard, withdraw_if_hidden
+from dlog.admin.fsck.unlisted import unlisted
 from dlog.admin.holds import Holding, check_note, drop_hold, put_hold
 from dlog.admin.jobs import Jobs, UnlessClosed
 from dlog.admin.moves import GetStores, MetaMoves
@@ -39,6 +40,7 @@ from dlog.effects import Procedure
 from dlog.errors import (
     AlreadyExists,
     ConfigError,
+    Corrupt,
     FormatError,
     Moved,
     NotFound,
@@ -236,8 +238,18 @@ class Admin(MetaMoves, Jobs):
         `segments` only those of these numbers are looked at, and no orphans: by as many programs
         beside each other as you like."""
         options = FsckOptions(samples, parallel, deep, replication, grace_s, segments)
-        stores = await self._get_stores(False)
-        return await fsck(stores, logs or None, options)
+        try:
+            stores = await self._get_stores(False)
+            return await fsck(stores, logs or None, options)
+        except (ConfigError, Corrupt) as error:
+            if logs or error.left is None:
+                raise
+            return Report(findings=(all_lost(error.message, error.left),))
+
+    async def unlisted(self) -> Mapping[str, Sequence[int]]:
+        """Ledgers with messages whose log is not known here, by the uid of that log: its metadata
+        was lost. Empty on a cluster, where another root may have it. Looks at each ledger."""
+        return await unlisted(await self._get_stores(False))
 
     async def repair(self, plan: Report | Sequence[Step]) -> RepairReport:
         """Do what `fsck` found could be done, or some of it. Each step looks again, changes by

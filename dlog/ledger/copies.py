@@ -126,6 +126,14 @@ class Stray:
 
 
 @runtime_checkable
+class ServesOneRoot(Protocol):
+    """Of a ledger store that lives and dies with one metadata store: a ledger of ours whose log is
+    not known there has lost it. On a cluster another root may have the log."""
+
+    serves_one_root: bool
+
+
+@runtime_checkable
 class FindsStrays(Protocol):
     """Of a ledger store that keeps files beside its metadata."""
 

@@ -378,6 +378,8 @@ class MemoryReader:
 
 
 class MemoryLedgerStore:
+    serves_one_root = True
+
     def __init__(self, world: MemoryLedgers) -> None:
         self._world = world
         self._pid = os.getpid()

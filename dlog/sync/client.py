@@ -298,6 +298,11 @@ class Admin(MetaMoves, Jobs):
         wrong there is a finding, not an error."""
         return self._portal.run(self._inner.examine())
 
+    def unlisted(self) -> Mapping[str, Sequence[int]]:
+        """Ledgers with messages whose log is not known here, by the uid of that log: its metadata
+        was lost. Empty on a cluster, where another root may have it. Looks at each ledger."""
+        return self._portal.run(self._inner.unlisted())
+
     def resolve(self, name: str, token: Token) -> Resolved:
         """What became of a message: see `Client.resolve`."""
         return self._portal.run(self._inner.resolve(name, token))

@@ -9,8 +9,9 @@ there any more, and nothing was added to it for the grace; deleting it takes a m
 first (`admin.discard`).
 Anything else may be in use this very moment, by a writer that has it ready, a standby, an opener:
 it is told of, and left alone. So is a ledger of a log that is not known here: another root may
-share the ledgers. And as long as anything is wrong with the list of a
-log, none of its ledgers is an orphan: it may be what the list has lost.
+share the ledgers. Where none can, and the ledger has messages, the metadata of its log was lost. As
+long as anything is wrong with the list of a log, none of its ledgers is an orphan: it may be what
+the list has lost.
 
 What is judged was found *before* the lists were read.
 """
@@ -79,16 +80,26 @@ class Owner:
         return cls(walk.name, walk.meta, kept, walk.is_sound)
 
 
-def strangers(uid: str, ledger_ids: Sequence[int]) -> Finding:
-    """All that belong to one log that is not known here."""
+def strangers(uid: str, ledger_ids: Sequence[int], *, are_lost: bool = False) -> Finding:
+    """All that belong to one log that is not known here. `are_lost`: nor can it be known elsewhere,
+    and there are messages in them."""
     told = f"{len(ledger_ids)} ledgers belong to log {uid or '?'}, which is not known here: "
+    advice = "if no other root has that log, delete them with the tools of the ledger store"
+    if are_lost:
+        advice = "its metadata was lost: put it back from a copy before you remove anything"
     return Finding(
         Kind.UNKNOWN_LEDGER,
-        Severity.NOTE,
+        Severity.BAD if are_lost else Severity.NOTE,
         Where(ledger_id=ledger_ids[0]),
         told + named([str(ledger_id) for ledger_id in ledger_ids]),
-        advice="if no other root has that log, delete them with the tools of the ledger store",
+        advice=advice,
     )
+
+
+def all_lost(told: str, left: str) -> Finding:
+    """Ledgers, and nothing that lists them. `left`: what they say of themselves."""
+    advice = "put the metadata back from a copy before anything is written there"
+    return Finding(Kind.METADATA_LOST, Severity.BAD, Where(), f"{told} ({left})", advice=advice)
 
 
 def judge(ledger_id: int, mark: Mark, owner: Owner, grace_s: float) -> Finding | None:

@@ -19,6 +19,10 @@ class Kind(enum.StrEnum):
     LIST_BROKEN = "list_broken"  # seqs, numbers or ends that do not fit each other
     MOVED = "moved"  # the log is kept elsewhere: there it is to be checked
     WAITS_FOR_DELETION = "waits_for_deletion"
+    METADATA_LOST = "metadata_lost"  # all of it, under ledgers that are there
+    LOG_MISSING = "log_missing"  # a stream or a group has it, and there is no such log
+    STREAM_MISSING = "stream_missing"  # its shards, or a group of it, are there
+    GROUP_BROKEN = "group_broken"  # some nodes of a group without the others
     # between the list and its ledgers
     LEDGER_MISSING = "ledger_missing"
     LEDGER_UNREADABLE = "ledger_unreadable"  # its metadata

@@ -20,6 +20,8 @@ from dlog.admin.fsck.orphans import JOB, Mark, Owner, judge, mark_of, strangers
 from dlog.admin.fsck.plan import plan_of
 from dlog.admin.fsck.report import LogChecked, NotChecked, Report, Where
 from dlog.admin.fsck.segments import ALL, Look, listed_now, look_at
+from dlog.admin.fsck.unlisted import have_messages
+from dlog.admin.fsck.wholes import look_at_wholes
 from dlog.drive import Driver, Stores
 from dlog.effects import Effect, LookAtLedger
 from dlog.errors import ConfigError, DlogError, NotFound
@@ -112,6 +114,7 @@ class _Fsck:
             await self._orphans(marks, known, is_all=is_all)
             if is_all:
                 await self._strays()
+                await look_at_wholes(self._stores, known, self._judge)
         counts, found = self._counts, self._judge
         return Report(
             tuple(counts.logs),
@@ -185,7 +188,8 @@ class _Fsck:
             is_all and not unreadable
         ):  # else they are of a log that was not asked for, or is told of
             for uid, ledger_ids in unknown.items():
-                self._judge.add(strangers(uid, ledger_ids))
+                are_lost = await have_messages(self._stores, ledger_ids)
+                self._judge.add(strangers(uid, ledger_ids, are_lost=are_lost))
 
     async def _of_job(self, ledger_id: int, mark: Mark, owner: Owner) -> Mark:
         """Is it there, and since when was nothing added? Nobody wrote down when it left; when it

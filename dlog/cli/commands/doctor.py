@@ -25,6 +25,7 @@ from dlog import uri
 from dlog.cli import draw
 from dlog.cli.commands.bench import percentile_ms
 from dlog.cli.failures import FAILED, OK
+from dlog.cli.lost import unlisted_told
 from dlog.cli.moments import size_text
 from dlog.cli.mounts import VOLATILE, mount_of
 from dlog.cli.plain import print_json
@@ -181,8 +182,11 @@ def _opens(settings: Settings) -> Finding:
     try:
         with settings.connect() as client:
             count = len(client.admin.list())
+            lost = unlisted_told(client)
     except DlogError as error:
         return Finding("opens", BAD, f"{type(error).__name__}: {error.message}")
+    if lost is not None:
+        return Finding("opens", BAD, f"{count} logs; {lost}")
     return Finding("opens", FINE, f"{count} logs")
 
 

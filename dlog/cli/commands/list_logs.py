@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from dlog.cli import draw
+from dlog.cli.failures import OK, Told
+from dlog.cli.lost import unlisted_told
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
@@ -25,17 +27,21 @@ COLUMNS = (
 @click.argument("prefix", default="")
 @output_option
 @common_options
-def command(settings: Settings, prefix: str, output: str) -> None:
+def command(settings: Settings, prefix: str, output: str) -> int:
     """List the logs, or those whose names begin with PREFIX.
 
     SEALED is the size of the segments that are closed for good. With -o json, one object a line.
+    The exit code is 1 where no log is known and ledgers of logs are there all the same.
     """
     with settings.connect() as client:
         found = client.admin.list(prefix)
+        lost = None if found else unlisted_told(client, prefix)
+    if lost is not None:
+        raise Told(f"no log is listed, and {lost}")
     if output == "json":
         for each in found:
             print_json(each)
-        return
+        return OK
     rows = [
         (
             each.name,
@@ -50,3 +56,4 @@ def command(settings: Settings, prefix: str, output: str) -> None:
         for each in found
     ]
     draw.table(COLUMNS, rows)
+    return OK

@@ -37,6 +37,7 @@ from dlog.ledger.embedded.appender import EmbeddedAppender
 from dlog.ledger.embedded.background import in_background
 from dlog.ledger.embedded.datafile import DataFile, disk_error
 from dlog.ledger.embedded.file import FILE_HEADER_BYTES, encode_file_header
+from dlog.ledger.embedded.left import left_in
 from dlog.ledger.embedded.nodes import EMPTY, End, LedgerNodes, Node
 from dlog.ledger.embedded.reader import EmbeddedReader
 from dlog.ledger.embedded.recovery import find_end
@@ -57,6 +58,8 @@ _CLOSE_WAIT_S = 10.0  # for writes under way; a disk that hangs longer keeps its
 class EmbeddedLedgerStore:
     """Ledgers below `directory/ledgers`, their metadata below `root` in `meta` (which stays the
     caller's to close). One per event loop; any number of processes."""
+
+    serves_one_root = True
 
     def __init__(
         self,
@@ -352,7 +355,9 @@ class EmbeddedLedgerStore:
         if not owner.exists():
             ledgers = any(name.endswith(_DATA_SUFFIX) for name in os.listdir(self._directory))
             if ledgers and not owner.exists():  # who is faster than us makes the owner first
-                raise ConfigError(f"{self._directory} holds ledgers, but not {owner.name!r}")
+                raise ConfigError(
+                    f"{self._directory} holds ledgers, but not {owner.name!r}", left=self._left()
+                )
             ours = self._directory / f"{_OWNER_NAME}.{os.getpid()}.{id(self):x}"
             ours.write_text(uid + "\n")
             try:
@@ -365,8 +370,13 @@ class EmbeddedLedgerStore:
         found = owner.read_text().strip()
         if found != uid:
             raise ConfigError(
-                f"the ledgers in {self._directory} belong to metadata store {found}, not {uid}"
+                f"the ledgers in {self._directory} belong to metadata store {found}, not {uid}",
+                left=self._left(),
             )
+
+    def _left(self) -> str | None:
+        left = left_in(self._directory)
+        return None if left is None else left.marks
 
     async def _sweep(self) -> None:
         """Finish the deletions whose deleter died before it came to the files.

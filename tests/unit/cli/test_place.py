@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+import dlog
 from dlog.cli.commands import doctor
 from dlog.cli.commands.bench import percentile_ms
 from dlog.cli.mounts import Mount
@@ -40,6 +42,53 @@ def test_doctor_leaves_nothing_behind_where_nothing_is(shell: Shell) -> None:
     found = _findings(shell, "--url", f"file:{shell.home}/not/yet")
     assert "is not there yet" in found["permission"][1]
     assert found["url"][1].endswith("(from --url)")
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_ledgers_without_their_metadata_are_told_by_every_command(
+    shell: Shell, is_made_anew: bool
+) -> None:
+    """All of it was removed, and then perhaps made anew, empty, by something older than this."""
+    for log in ("orders", "clicks"):
+        shell.dlog("produce", log, feed=b"1\n2\n")
+    directory = shell.home / "logs"
+    for path in sorted(directory.glob("meta.db*")):
+        path.rename(shell.home / path.name)
+    if is_made_anew:
+        other = dlog.connect(f"file:{shell.home / 'other'}")
+        other.admin.create("x")
+        other.close()
+        (shell.home / "other" / "meta.db").rename(directory / "meta.db")
+    assert "2 ledgers" in shell.dlog("fsck", "--all", expect=1).out.decode()
+    (finding,) = json.loads(shell.dlog("fsck", "--all", "-o", "json", expect=1).out)["findings"]
+    assert finding["kind"] == "metadata_lost"
+    assert "2 ledgers, by their marks of logs " in finding["told"]
+    state, told = _findings(shell, expect=1)["opens"]
+    assert state == "bad"
+    assert str(directory / "ledgers") in told
+    if not is_made_anew:
+        assert "2 ledgers" in shell.dlog("ls", expect=1).err
+        assert "2 ledgers" in shell.dlog("produce", "orders", feed=b"3\n", expect=1).err
+        assert not (directory / "meta.db").exists(), "none is made in its place"
+        for path in shell.home.glob("meta.db*"):
+            path.rename(directory / path.name)
+        assert len(shell.dlog("ls").lines) == 3
+        assert shell.dlog("tail", "orders").out == b"1\n2\n"
+
+
+def test_ls_says_that_no_log_is_known_where_ledgers_are(shell: Shell) -> None:
+    shell.dlog("produce", "orders", feed=b"1\n2\n")
+    with sqlite3.connect(shell.home / "logs" / "meta.db") as database:
+        database.execute("DELETE FROM node WHERE path LIKE '/dlog/logs/%'")
+    database.close()
+    done = shell.dlog("ls", expect=1)
+    assert "1 ledgers with messages belong to logs that are not known" in done.err
+    assert done.out == b""
+    assert _findings(shell, expect=1)["opens"][0] == "bad"
+    shell.dlog("fsck", "--all", expect=1)
+    shell.dlog("produce", "clicks", feed=b"1\n")
+    assert len(shell.dlog("ls").lines) == 2
+    shell.dlog("ls", "nothing")
 
 
 def test_doctor_draws_a_table(shell: Shell) -> None:
