@@ -273,7 +273,7 @@ class Client:
         """Shards that act as one log. A plain log is a stream of one shard."""
         from dlog.streams.stream import Stream
 
-        return Stream(name, self._stores, self._keeping)
+        return Stream(name, self._stores, self._keeping, self._configs)
 
     async def create_stream(
         self,
@@ -334,11 +334,18 @@ class Client:
         check_log_name(group)
         check_log_name(stream)
         checked = options_from(WorkerOptions, options)
-        opening = self._open_worker(group, stream, processor, checked, metrics)
+        given = frozenset(options)
+        opening = self._open_worker(group, stream, processor, checked, metrics, given)
         return Opening(self._keeping(opening))
 
     async def _open_worker(
-        self, group: str, stream: str, processor: Any, options: Any, metrics: Metrics | None
+        self,
+        group: str,
+        stream: str,
+        processor: Any,
+        options: Any,
+        metrics: Metrics | None,
+        given: frozenset[str],
     ) -> Worker:
         from dlog.groups.worker import Worker
 
@@ -352,7 +359,8 @@ class Client:
         async def open_aside() -> Aside:
             return await _aside(Client(aside_url, heard))
 
-        worker = Worker(stores, self, group, stream, processor, options, open_aside)
+        add_reader = await self._configs.worker_readers(given)
+        worker = Worker(stores, self, group, stream, processor, options, open_aside, add_reader)
         await worker.begin()
         return worker
 

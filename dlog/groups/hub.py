@@ -12,6 +12,8 @@ from dlog.groups.meter import GroupMeter
 from dlog.groups.options import WorkerOptions
 from dlog.groups.parents import Parents
 from dlog.groups.processing import Program
+from dlog.options import ReaderOptions
+from dlog.reader.reader import Reader
 
 
 @dataclass(slots=True)
@@ -25,4 +27,5 @@ class Hub:
     dead_letters: DeadLetters | None
     meter: GroupMeter
     parents: Parents
+    add_reader: Callable[[Reader, ReaderOptions], None]
     reports: dict[str, str] = field(default_factory=dict)  # why shards are stopped here

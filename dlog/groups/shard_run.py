@@ -201,8 +201,9 @@ class ShardRun:
         reader that cannot go on at an entry stays there where that cannot be looked for again."""
         reader = self._reader
         if reader is None:
-            reader = Reader(self._hub.stores, self.log, self._options.reader_options())
-            self._reader = reader
+            reading = self._options.reader_options()
+            reader = self._reader = Reader(self._hub.stores, self.log, reading)
+            self._hub.add_reader(reader, reading)
         attempt = 0
         while True:
             self._stopping.check()

@@ -32,6 +32,8 @@ from dlog.groups.options import WorkerOptions
 from dlog.groups.parents import Parents
 from dlog.groups.processing import Threads, program_maker
 from dlog.groups.view import WorkerId
+from dlog.options import ReaderOptions
+from dlog.reader.reader import Reader
 from dlog.reason import Reason
 from dlog.writer.owner import default_owner
 
@@ -52,7 +54,9 @@ class Worker:
         processor: Any,
         options: WorkerOptions,
         open_aside: Callable[[], Awaitable[Aside]],
+        add_reader: Callable[[Reader, ReaderOptions], None] = lambda reader, options: None,
     ) -> None:
+        """`add_reader` hears of each reader of a shard, and what it was opened with."""
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closing: asyncio.Task[None] | None = None
@@ -80,6 +84,7 @@ class Worker:
             letters,
             GroupMeter(stores.metrics, group),
             Parents(stores, logs, group, stream),
+            add_reader,
         )
 
     async def begin(self) -> None:

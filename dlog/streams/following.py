@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dlog import limits, trace
@@ -140,6 +140,10 @@ class Following:
         self.table = Table(None, {}, (), {})
         self.moves = 0
         self.moving: asyncio.Task[None] | None = None
+        # Of whoever lets options change while lanes are open: the options of a lane that is about
+        # to be opened, and a lane that was.
+        self.lane_options: Callable[[str, WriterOptions], WriterOptions] = lambda _, given: given
+        self.on_lane: Callable[[Lane], None] = lambda _: None
         self.driver = _LaneDriver(self, stores)
         self._stores = stores
         self._site = site
@@ -306,6 +310,7 @@ class Following:
         window = self._options.window_bytes // count
         window = min(self._options.window_bytes, max(window, limits.STREAM_WINDOW_BYTES_MIN))
         options = dataclasses.replace(self._options, window_bytes=window)
+        options = self.lane_options(shard.log, options)
         mark = new_mark(self._stores, options.owner)
         engine = await self._opened(log, options, mark)
         if self._closed:  # meanwhile, without waiting for us
@@ -315,6 +320,7 @@ class Following:
         lane = Lane(shard, log, inherited, writer)
         engine.heir = lambda error, sent, left: self._died(lane, error, sent, left)
         self.lanes[shard.number] = lane
+        self.on_lane(lane)
         if engine.core.error is not None:  # it died in the turn in which it was opened
             self._died(lane, engine.core.error, [], [])
 

@@ -17,6 +17,7 @@ from dlog.meta.cas import read_log
 from dlog.meta.layout import unescape
 from dlog.opening import Opening
 from dlog.options import LogOptions, ReaderOptions, WriterOptions, options_from
+from dlog.streams.config.of_client import Configs
 from dlog.streams.document import (
     Routing,
     Shard,
@@ -82,10 +83,14 @@ class StreamDescription:
 class Stream:
     """A named set of shards, each of them one log. A plain log is a stream of one shard."""
 
-    def __init__(self, name: str, stores: GetStores, keep: Keep) -> None:
+    def __init__(
+        self, name: str, stores: GetStores, keep: Keep, configs: Configs | None = None
+    ) -> None:
+        """`configs`: the documents that its writers and readers go by."""
         self.name = check_log_name(name)
         self._get_stores = stores
         self._keep = keep
+        self._configs = configs
 
     # --- reading and writing
 
@@ -99,15 +104,17 @@ class Stream:
         wanted = None if shards is None else frozenset(shards)
         if wanted is not None and not wanted:
             raise ConfigError("shards=[] would write nothing")
-        return Opening(self._keep(self._open_writer(checked, wanted)))
+        return Opening(self._keep(self._open_writer(checked, wanted, frozenset(options))))
 
     async def _open_writer(
-        self, options: WriterOptions, shards: frozenset[int] | None
+        self, options: WriterOptions, shards: frozenset[int] | None, given: frozenset[str]
     ) -> StreamWriter:
         stores = await self._get_stores(True)
         site = self._site(stores)
         seen = await StreamDriver(stores).run(read_stream(site))
-        writer = StreamWriter(stores, site.of(seen.meta), options, seen.meta.options, shards)
+        writer = StreamWriter(stores, site, options, seen.meta.options, shards)
+        if self._configs is not None:
+            await self._configs.add_stream_writer(writer, options, given)
         await writer.open()
         return writer
 
@@ -126,7 +133,7 @@ class Stream:
         `patience_ms` old. Other options are a reader's."""
         checked = options_from(ReaderOptions, options)
         only = None if shards is None else tuple(shards)
-        opening = self._open_reader(checked, start, order, patience_ms, only)
+        opening = self._open_reader(checked, start, order, patience_ms, only, frozenset(options))
         return Opening(self._keep(opening))
 
     async def _open_reader(
@@ -136,6 +143,7 @@ class Stream:
         order: ReadingOrder,
         patience_ms: int,
         shards: tuple[int, ...] | None,
+        given: frozenset[str],
     ) -> StreamReader:
         stores = await self._get_stores(False)
         reader = StreamReader(
@@ -147,6 +155,8 @@ class Stream:
             shards=shards,
         )
         try:
+            if self._configs is not None:
+                await self._configs.add_stream_reader(reader, options, given)
             await reader.open(start)
         except BaseException:
             await reader.close()

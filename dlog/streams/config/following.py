@@ -89,7 +89,15 @@ class InForce:
     values: Mapping[str, object] = field(default_factory=dict)
 
     def __getitem__(self, part: str) -> Any:
+        if part not in self.values:
+            there = ", ".join(sorted(self.values)) or "none"
+            raise ConfigError(f"part {part!r} is not followed here; what is: {there}")
         return self.values[part]
+
+    @property
+    def unfollowed(self) -> tuple[str, ...]:
+        """Parts of the document that nobody follows here."""
+        return tuple(name for name in self.document.content if name not in self.values)
 
 
 @dataclass(frozen=True, slots=True)

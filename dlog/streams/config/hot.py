@@ -62,6 +62,8 @@ class ConfigStatus:
     refused_part: str | None
     reason: str | None
     since_us: int | None
+    unfollowed: tuple[str, ...] = ()
+    """Parts that the document has and that nobody follows here: they change nothing."""
 
 
 class HotConfig:
@@ -89,6 +91,7 @@ class HotConfig:
         self._looked = asyncio.Event()  # at least once, whatever came of it
         self._waiters: list[asyncio.Future[None]] = []
         self._told_looks = self._told_fetches = 0
+        self._told_unfollowed: set[str] = set()
         self._troubled_s: float | None = None
         self._refused_s: float | None = None
         self._closed = False
@@ -120,6 +123,7 @@ class HotConfig:
             None if refused is None else refused.part,
             None if reason is None else reason.sentence,
             None if reason is None else reason.since_us,
+            core.in_force.unfollowed,
         )
 
     def why(self) -> Reason | None:
@@ -281,11 +285,24 @@ class HotConfig:
         if isinstance(event, Taken):
             told = ", ".join(event.parts) or "no part that is followed here"
             _log.info("document %s: version %d in force, new: %s", self.name, event.version, told)
+            self._tell_unfollowed()
         elif isinstance(event, Refused):
             self._refused_s = now_s
             _log.warning("config.refused: %s", self._sentence(event))
         self._looked.set()
         self._wake()
+
+    def _tell_unfollowed(self) -> None:
+        """Once for each part: it may be there for other programs, or somebody waits for nothing."""
+        unfollowed = set(self._core.in_force.unfollowed)
+        for part in sorted(unfollowed - self._told_unfollowed):
+            _log.warning(
+                "config.unfollowed: document %s: nobody follows its part %r here: it changes "
+                "nothing in this program",
+                self.name,
+                part,
+            )
+        self._told_unfollowed = unfollowed
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

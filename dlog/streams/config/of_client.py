@@ -4,7 +4,8 @@ through it, and the one that its own handles go by."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from dlog.errors import ConfigError
 from dlog.ids import check_log_name
@@ -15,6 +16,10 @@ from dlog.streams.config.config import Config, GetStores
 from dlog.streams.config.handles import Handles
 from dlog.streams.config.hot import HotConfig
 from dlog.writer.writer import Writer
+
+if TYPE_CHECKING:
+    from dlog.streams.reader import StreamReader
+    from dlog.streams.writer import StreamWriter
 
 
 class Configs:
@@ -81,10 +86,32 @@ class Configs:
     def add_reader(self, reader: Reader, options: ReaderOptions, given: Iterable[str]) -> None:
         self._handles.add_reader(reader, options, given)
 
+    async def add_stream_writer(
+        self, writer: StreamWriter, options: WriterOptions, given: Iterable[str]
+    ) -> None:
+        """Before it opens its shards."""
+        await self._ready()
+        self._handles.add_stream_writer(writer, options, given)
+
+    async def add_stream_reader(
+        self, reader: StreamReader, options: ReaderOptions, given: Iterable[str]
+    ) -> None:
+        """Before it opens its shards."""
+        await self._ready()
+        self._handles.add_stream_reader(reader, options, given)
+
+    async def worker_readers(self, given: Iterable[str]) -> Callable[[Reader, ReaderOptions], None]:
+        """What a worker that a program opened with the options in `given` calls for each of its
+        readers. It looks by itself for what stalls."""
+        await self._ready()
+        explicit = frozenset(given) | {"stall_after_ms"}
+        return lambda reader, options: self.add_reader(reader, options, explicit)
+
     async def close(self) -> None:
         """Idempotent."""
         for each in list(self._others):
             await each.close()
+        self._handles.stop()
         if self._own is not None:
             await self._own.close()
             self._handles.let_go()

@@ -49,12 +49,16 @@ class Sections:
 
     sections: tuple[Section, ...] = ()
 
-    def applied(self, options: _Options, log: str, explicit: Container[str]) -> _Options:
+    def applied(
+        self, options: _Options, log: str, explicit: Container[str], stream: str | None = None
+    ) -> _Options:
         """What is in force for a handle of this log that a program opened with `options`, of which
-        it gave those in `explicit` itself: these stay, unless they are forced."""
+        it gave those in `explicit` itself: these stay, unless they are forced. `stream`: that the
+        log is a shard of; what is said of either name is said of the shard."""
         values: dict[str, Any] = {}
+        names = (log,) if stream is None else (log, stream)
         for section in self.sections:
-            if not fnmatchcase(log, section.pattern):
+            if not any(fnmatchcase(name, section.pattern) for name in names):
                 continue
             force = section.force
             values |= {k: v for k, v in section.values.items() if k not in explicit or k in force}
