@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import dlog
 from tests.api.adapter import Api
 from tests.api.grouping import GROUP, STREAM, Seen, a_group, kept_up_to, seen_all, send, work
@@ -74,12 +76,14 @@ async def test_what_a_program_kept_stays_at_the_end_of_a_shard_and_comes_to_its_
             assert again.parents[merged.log] == both, "also to whoever has it later"
 
 
+@pytest.mark.parametrize("leases", ["nodes", "logs"])
 async def test_children_that_begin_when_their_parent_is_trimmed_have_what_it_kept(
-    api: Api,
+    api: Api, leases: str
 ) -> None:
+    """And nothing of the parent's lease is left when the group is removed."""
     program = Keeps()
     async with a_group(api, shards=1, messages=10) as (client, stream, writer):
-        async with work(client, program, flush_ms=0):
+        async with work(client, program, flush_ms=0, leases=leases):
             await seen_all(program, 10)
         await stream.split(0)
         await send(writer, 20, first=10)
@@ -87,7 +91,7 @@ async def test_children_that_begin_when_their_parent_is_trimmed_have_what_it_kep
         ends = Keeps()
         ends.by_shard[f"{STREAM}/0"] = []
         held = Blocking(ends)
-        async with work(client, held, flush_ms=0):
+        async with work(client, held, flush_ms=0, leases=leases):
 
             async def is_finished() -> bool:
                 return (await standing(client))[f"{STREAM}/0"][0] == "finished"
@@ -97,10 +101,13 @@ async def test_children_that_begin_when_their_parent_is_trimmed_have_what_it_kep
             await stream.trim()
         assert [each.number for each in await stream.shards()] == [1, 2]
         again = Keeps()
-        async with work(client, again, flush_ms=0):
+        async with work(client, again, flush_ms=0, leases=leases):
             await eventually(lambda: len(again.parents) == 2)
         told = [(f"{STREAM}/0", 0, b"kept in orders/0")]
         assert again.parents == {f"{STREAM}/1": told, f"{STREAM}/2": told}
+        await client.group(GROUP, STREAM).remove()
+        left = [each.name for each in await client.admin.list()]
+        assert left == [f"{STREAM}/1", f"{STREAM}/2"]
 
 
 class Blocking:

@@ -18,6 +18,7 @@ from dlog.errors import DlogError, FormatError, NotFound
 from dlog.findings import named
 from dlog.groups.leases import Lease
 from dlog.meta.layout import unescape
+from dlog.meta.log_meta import LogMeta
 from dlog.streams.document import ShardState, StreamMeta, StreamState
 
 ADVICE = "put the metadata back from a copy; what is left can be read as it is"
@@ -125,8 +126,15 @@ class _Wholes:
         return log in self._there
 
     async def _is_made(self, log: str) -> bool:
-        """Now. One that was removed has a node that says so, and the stream another list."""
-        return await self._get(self._stores.layout.log(log)) is not None and self._has(log)
+        """Now. One that was removed leaves a node that says so."""
+        path = self._stores.layout.log(log)
+        raw = await self._get(path)
+        if raw is None:
+            return False
+        try:
+            return not LogMeta.from_bytes(raw, where=path).is_removed
+        except DlogError:
+            return True  # what is wrong with it is told where it is walked
 
     async def _names(self, path: str) -> list[str]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -336,6 +337,15 @@ def test_each_wait_has_its_reason(
     waits = waits_of(_group([shard], *workers))
     assert [wait.code for wait in waits] == ([] if code is None else [code])
     assert all(says in wait.sentence for wait in waits)
+
+
+def test_a_worker_that_cannot_keep_a_dead_letter_says_what_its_log_said() -> None:
+    log, cause = "orders/0", "log 'dead' takes no dead letter of seq 7: it is terminated"
+    found = _group([_standing("consumed", A, A)], A)
+    member = dlog.Member(A, None, 1, (log,), (), {log: "dead_letter_refused"}, {log: cause})
+    (wait,) = waits_of(dataclasses.replace(found, members=(member,)))
+    assert (wait.shard, wait.code) == (0, "dead_letter_refused")
+    assert wait.sentence.endswith(f"cannot keep a dead letter of it: {cause}")
 
 
 def test_a_child_waits_for_those_of_its_parents_that_are_not_done() -> None:

@@ -27,7 +27,7 @@ from dlog.groups.meta_leases import MetaLeases
 from dlog.groups.places import GroupPlaces
 from dlog.groups.store import Held
 from dlog.groups.view import WorkerId
-from dlog.groups.workers import WorkerNode
+from dlog.groups.workers import WorkerNode, codes_and_causes, with_cause
 from dlog.ids import MessageId, Position
 from dlog.meta.layout import Layout
 from dlog.meta.store import Versioned
@@ -307,3 +307,14 @@ def test_a_lease_that_others_write_all_the_time_is_not_lost() -> None:
                 case _:
                     effect = saving.send(None)
     assert told.value.outcome is Outcome.NOT_HAPPENED
+
+
+def test_a_wait_may_say_its_cause_behind_its_code() -> None:
+    """As others read it: a node of before has codes alone."""
+    waits = {"s1": with_cause("refused", "it said: no"), "s2": "processing_failed"}
+    node = dataclasses.replace(WorkerNode(WorkerId("w", "1")), waits=waits)
+    there = WorkerNode.from_bytes(node.to_bytes(), node.id, where="here").waits
+    assert codes_and_causes(there) == (
+        {"s1": "refused", "s2": "processing_failed"},
+        {"s1": "it said: no"},
+    )

@@ -155,3 +155,24 @@ def test_levels_of_loggers() -> None:
     found = client_section({"log_levels": {"dlog": "INFO", "dlog.writer": "DEBUG"}})
     assert found.log_levels == {"dlog": "INFO", "dlog.writer": "DEBUG"}
     assert client_section(None).log_levels == {}
+
+
+def test_what_is_said_of_a_stream_or_of_a_shard_holds_for_the_shard() -> None:
+    """Of those that match either name the later ones win."""
+    said = log_sections(
+        {
+            "retention_age_s": 1,
+            "logs": [
+                {"pattern": "orders", "retention_age_s": 2},
+                {"pattern": "orders/3", "retention_age_s": 3},
+                {"pattern": "clicks", "retention_age_s": 4},
+            ],
+        }
+    )
+
+    def kept(log: str, stream: str | None) -> int | None:
+        return said.applied(LogOptions(), log, (), stream).retention_age_s
+
+    assert [kept(f"orders/{n}", "orders") for n in (2, 3)] == [2, 3]
+    assert kept("orders/2", None) == 1, "a log of its own"
+    assert kept("clicks", None) == 4
