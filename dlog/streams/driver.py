@@ -197,7 +197,7 @@ class StreamDriver(Driver):
         counting = count_producers(log, self.stores.layout, seen, seen.meta.next_number)
         producers = await self.run(counting)
         numbers = {row.producer_id: row.number for row in producers.rows.values()}
-        return Numbers(numbers, producers.forgot)
+        return Numbers(numbers, producers.forgotten)
 
 
 class _EndingMark(WriterMark):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from dlog import limits
 from dlog.errors import AlreadyExists, FormatError, NotFound
+from dlog.forgotten import ALL_IDS, ForgottenIds
 from dlog.meta.json_fields import dump, load, the_bool, the_int, the_list
 from dlog.streams.document import Shard, StreamMeta
 from dlog.streams.routing.hashing import key_hash
@@ -29,14 +30,14 @@ class Numbers(NamedTuple):
     """The last number of each producer in one log, who was silent longest first."""
 
     last: Mapping[int, int] = {}
-    forgot: bool = False
+    forgotten: ForgottenIds = ForgottenIds()  # of those with a last number, that counts
 
     def followed_by(self, later: Numbers) -> Numbers:
         """The higher number counts, also where it stands before: after a merge, what one of the
         shards lacked of a producer may be sent when the other is far past it."""
         last = {id: number for id, number in self.last.items() if id not in later.last}
         last |= {id: max(number, self.last.get(id, -1)) for id, number in later.last.items()}
-        return Numbers(last, self.forgot or later.forgot)
+        return Numbers(last, self.forgotten.joined(later.forgotten))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Inherited:
         self._pinned.update((key, p.numbers) for p in self.pieces for key in p.keys)
 
     def __bool__(self) -> bool:
-        return any(piece.numbers.last or piece.numbers.forgot for piece in self.pieces)
+        return any(piece.numbers.last or piece.numbers.forgotten for piece in self.pieces)
 
     def of(self, key: bytes) -> Numbers:
         pinned = self._pinned.get(key)
@@ -78,10 +79,12 @@ class Inherited:
                 "before: it was taken there, or left out",
                 producer=producer_id,
             )
-        if last is None and numbers.forgot and number > 0:
+        if last is None and producer_id in numbers.forgotten:
+            free = numbers.forgotten.widest_free
+            instead = "" if free is None else f"; no producer from {free[0]} to {free[1]} was"
             raise NotFound(
-                f"producer {producer_id} is not known to the shard that had this key before, "
-                f"which forgot some: whether number {number} is there, it cannot tell",
+                f"producer {producer_id} may have been forgotten by the shard that had this key "
+                f"before: whether number {number} is there, it cannot tell{instead}",
                 producer=producer_id,
             )
 
@@ -157,12 +160,16 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 def _bounded(pieces: Sequence[Piece]) -> list[Piece]:
     """Who was silent longest is forgotten, and that is said."""
     rows_max = limits.INHERITED_ROWS_MAX // max(1, len(pieces))
+    ranges_max = limits.INHERITED_RANGES_MAX // max(1, len(pieces))
     kept: list[Piece] = []
     for piece in pieces:
         numbers = piece.numbers
         if len(numbers.last) > rows_max:
-            rows = list(numbers.last.items())[len(numbers.last) - rows_max :]
-            numbers = Numbers(dict(rows), True)
+            rows = list(numbers.last.items())
+            cut = len(rows) - rows_max
+            forgotten = ForgottenIds.of(id for id, _ in rows[:cut])
+            numbers = Numbers(dict(rows[cut:]), numbers.forgotten.joined(forgotten))
+        numbers = Numbers(numbers.last, numbers.forgotten.coarser(ranges_max))
         kept.append(dataclasses.replace(piece, numbers=numbers))
     return kept
 
@@ -171,7 +178,8 @@ def _piece_fields(piece: Piece) -> dict[str, Any]:
     range = piece.range and [piece.range.first_hash, piece.range.last_hash]
     return {
         "range": range,
-        "forgot": piece.numbers.forgot,
+        "forgot": bool(piece.numbers.forgotten),
+        "forgotten": [list(each) for each in piece.numbers.forgotten.ranges],
         "keys": [base64.b64encode(key).decode() for key in sorted(piece.keys)],
         "numbers": [list(row) for row in piece.numbers.last.items()],
     }
@@ -190,5 +198,9 @@ def _piece(raw: object, where: str) -> Piece:
         range = None if raw.get("range") is None else HashRange(*the_list(raw, "range", where))
     except (TypeError, ValueError) as error:
         raise FormatError(f"{where}: {error}") from None
-    numbers = Numbers({row[0]: row[1] for row in rows}, the_bool(raw, "forgot", where))
+    forgotten = ForgottenIds()
+    if the_bool(raw, "forgot", where):  # who, older versions did not say
+        stored = raw.get("forgotten")
+        forgotten = ALL_IDS if stored is None else ForgottenIds.from_stored(stored, where)
+    numbers = Numbers({row[0]: row[1] for row in rows}, forgotten)
     return Piece(range, numbers, frozenset(keys))

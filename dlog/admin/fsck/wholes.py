@@ -35,7 +35,7 @@ class _Wholes:
         self._there: dict[str, str | None] = {}  # logs, and the stream that each says it is of
         for walk in walks:
             if walk.seen is None or not walk.meta.is_removed:
-                mark = None if walk.seen is None else getattr(walk.meta, "stream", None)
+                mark = None if walk.seen is None else walk.meta.stream
                 self._there[walk.name] = mark
         self._streams: dict[str, StreamMeta | None] = {}
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dlog import limits
 from dlog.errors import AlreadyExists, FormatError, NotFound
+from dlog.forgotten import ForgottenIds
 from dlog.streams.document import StreamMeta
 from dlog.streams.numbers import Inherited, Numbers, Piece, inherit
 from dlog.streams.routing.hashing import key_hash
@@ -115,7 +116,11 @@ def test_who_was_silent_longest_is_forgotten_and_that_is_said() -> None:
     assert len(found.pieces[0].numbers.last) <= limits.INHERITED_ROWS_MAX
     with pytest.raises(NotFound, match="forgot"):
         found.refuse_known(KEYS[0] if meta.owner_of(KEYS[0]).number == 1 else _low(meta), 0, 10)
-    found.refuse_known(_low(meta), 0, 0)  # the first of a producer is new anywhere
+    with pytest.raises(NotFound, match="forgotten"):
+        found.refuse_known(_low(meta), 0, 0)  # its first message may have been there
+    found.refuse_known(_low(meta), many + 1, 0)  # nobody heard of this one
+    again = Inherited.from_bytes(found.to_bytes(), "here")
+    assert again.pieces == found.pieces
     with pytest.raises(AlreadyExists):
         found.refuse_known(_low(meta), many - 1, 9)
     found.refuse_known(_low(meta), many - 1, 10)
@@ -126,8 +131,8 @@ def _low(meta: StreamMeta) -> bytes:
 
 
 def test_the_higher_number_counts() -> None:
-    both = Numbers({1: 5, 2: 9}).followed_by(Numbers({2: 4, 3: 1}, True))
-    assert (dict(both.last), both.forgot) == ({1: 5, 2: 9, 3: 1}, True)
+    both = Numbers({1: 5, 2: 9}).followed_by(Numbers({2: 4, 3: 1}, ForgottenIds.of([8])))
+    assert (dict(both.last), both.forgotten.ranges) == ({1: 5, 2: 9, 3: 1}, ((8, 8),))
     assert list(both.last) == [1, 2, 3]  # who was silent longest first
 
 
@@ -156,7 +161,7 @@ def test_equal_pieces_have_equal_bytes() -> None:
     """Keys in order, however the set was made; and all of it comes back."""
     keys = [b"%d" % number for number in range(20)]
     pieces = [
-        Inherited((Piece(None, Numbers({7: 1, 3: 2}, True), frozenset(some)),))
+        Inherited((Piece(None, Numbers({7: 1, 3: 2}, ForgottenIds.of([9])), frozenset(some)),))
         for some in (keys, keys[::-1])
     ]
     assert pieces[0].to_bytes() == pieces[1].to_bytes()

@@ -263,7 +263,7 @@ def the_later_number_counts(patch: Patch) -> None:
     """Found by this world."""
 
     def followed_by(self: Numbers, later: Numbers) -> Numbers:
-        return Numbers({**self.last, **later.last}, self.forgot or later.forgot)
+        return Numbers({**self.last, **later.last}, self.forgotten.joined(later.forgotten))
 
     patch.setattr(Numbers, "followed_by", followed_by)
 
