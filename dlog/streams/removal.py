@@ -138,7 +138,7 @@ def _remove_logs(site: Site, meta: StreamMeta, shards: Iterable[Shard]) -> Proce
 # --- trimming
 
 
-def trim_stream(site: Site, numbers: Iterable[int]) -> Procedure[StreamMeta]:
+def forget_shards(site: Site, numbers: Iterable[int]) -> Procedure[StreamMeta]:
     """Forget these ended shards, oldest first, all of whose messages are gone. What their children
     inherited of producers' numbers is stored with each child first. No numbers: only finish what
     an earlier trim left."""

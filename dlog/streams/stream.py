@@ -28,7 +28,7 @@ from dlog.streams.document import (
 )
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
-from dlog.streams.removal import finish_removal, remove_stream, sweep_numbers, trim_stream
+from dlog.streams.removal import finish_removal, forget_shards, remove_stream, sweep_numbers
 from dlog.streams.reshard import (
     SeenStream,
     Site,
@@ -256,7 +256,7 @@ class Stream:
                     continue
             kept.add(shard.number)
         if not dry_run:
-            await driver.run(trim_stream(site.of(meta), gone))
+            await driver.run(forget_shards(site.of(meta), gone))
         return tuple(gone)
 
     async def remove(self) -> None:

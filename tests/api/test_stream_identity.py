@@ -15,7 +15,7 @@ from dlog import aio
 from dlog.effects import Effect, Procedure
 from dlog.streams import reshard
 from dlog.streams.driver import StreamDriver
-from dlog.streams.removal import remove_stream, trim_stream
+from dlog.streams.removal import forget_shards, remove_stream
 from dlog.streams.reshard import Site
 from dlog.streams.routing.hashing import key_hash
 from tests.api.streaming import KEYS, P, by_key, read_stream, truncate_all
@@ -69,7 +69,7 @@ Making = Callable[[Site], Procedure[Any]]
 
 PROCEDURES: dict[str, Making] = {
     "remove": remove_stream,
-    "trim": lambda site: trim_stream(site, [0]),
+    "trim": lambda site: forget_shards(site, [0]),
     "split": lambda site: reshard.split(site, 1, (1 << 31 | 1 << 30,), "t" * 12),
     "merge": lambda site: reshard.merge(site, (2, 3), "t" * 12),
     "pin": lambda site: reshard.pin(site, OF_SHARD_2, 1, "t" * 12),

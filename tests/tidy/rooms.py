@@ -77,7 +77,7 @@ ROOMS = (
         "meta values",
         (
             r"dlog\.meta\.(json_fields|layout|listed|pages|published|log_meta|cas|document)",
-            r"dlog\.meta\.(holds|sweep|retention|truncation)",
+            r"dlog\.meta\.(holds|stream_holds|shards|sweep|retention|truncation)",
         ),
         _may("floor", "contracts", "effects"),
         _NO_IO,

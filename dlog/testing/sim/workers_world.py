@@ -22,7 +22,6 @@ from dlog.errors import AlreadyExists, DlogError, NotFound
 from dlog.groups.consumer import ShardState
 from dlog.groups.leases import Lease
 from dlog.meta.layout import Layout
-from dlog.streams.document import Shard
 from dlog.testing.sim.loop_cluster import LoopCluster
 from dlog.testing.sim.loop_process import LoopProcess, ProcessClock
 from dlog.testing.sim.simulation import PROCESSES
@@ -328,13 +327,9 @@ class WorkersHistory:
 
     async def _truncate(self) -> None:
         """All that holds let go, begun by the group or not, once the group is made."""
-        if not self.oracle.registered:
-            return
-        shards: tuple[Shard, ...] = ()
         with contextlib.suppress(DlogError):
             shards = await self._client.stream(STREAM).shards()
-        for shard in shards:
-            with contextlib.suppress(DlogError):
+            for shard in shards if self.oracle.registered else ():
                 await self._client.admin.truncate(shard.log, "latest")
                 self.world.mark("a truncation")
 
@@ -456,8 +451,8 @@ class WorkersHistory:
         oracle = self.oracle
         for log, lease in oracle.leases.items():
             if lease.is_finished:
-                is_job = self.weather.job
-                is_free = log not in oracle.holds if is_job else self._is_held_at_end(log)
+                at = oracle.holds.get(log, -1)
+                is_free = at < 0 if self.weather.job else at >= oracle.kept.get(log, 0)
                 if not is_free and not self._may_leave_holds():
                     return False
                 continue
@@ -468,9 +463,6 @@ class WorkersHistory:
             if oracle.holds.get(log) != kept:
                 return False
         return True
-
-    def _is_held_at_end(self, log: str) -> bool:
-        return self.oracle.holds.get(log, -1) >= self.oracle.kept.get(log, 0)
 
     def _all_flushed(self) -> bool:
         if self.weather.on_error == "dead_letter" or self.weather.shutdown_fails > 0.0:
