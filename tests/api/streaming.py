@@ -34,6 +34,7 @@ class Load:
         self._wanted = 0
         self._tickets: list[Any] = []
         self.stopped = False
+        self.ended = False  # `count` is final
         self._task = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
@@ -58,6 +59,7 @@ class Load:
     async def stop(self) -> list[dlog.MessageId]:
         self.stopped = True
         await self._task
+        self.ended = True
         return [await ticket for ticket in self._tickets]
 
 
