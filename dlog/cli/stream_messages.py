@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlog.cli.failures import say
 from dlog.cli.window import Window
 from dlog.clock import datetime_us
-from dlog.errors import NotFound
+from dlog.errors import NotFound, Truncated
 
 if TYPE_CHECKING:
-    from dlog import Client, FromShard, Message, StreamPosition, StreamReader
+    from dlog import Client, FromShard, Message, Stream, StreamPosition, StreamReader
 
 Sharded = tuple["int | None", "Message"]
 RUN_MESSAGES = 1_000
@@ -44,13 +45,23 @@ def stream_runs(
     if last is None:
         start = window.start if isinstance(window.start, datetime) else "earliest"
         end_us = None if window.end is None else datetime_us(window.end)
-        with stream.open_reader(start=start, order="time", follow=follow) as reader:
+        with _since(stream, start, follow) as reader:
             yield from _until(reader, end_us, count)
         return
     with stream.open_reader(start="latest", order="time", follow=follow) as reader:
         yield _last(client, name, reader.position, last)
         if follow:
             yield from _until(reader, None, None)
+
+
+def _since(stream: Stream, start: datetime | str, follow: bool) -> StreamReader:
+    try:
+        return stream.open_reader(start=start, order="time", follow=follow)
+    except Truncated as error:
+        if not isinstance(start, datetime):
+            raise
+        say(f"{error.message}; what is left of the stream follows")
+        return stream.open_reader(start=start, order="time", follow=follow, on_truncated="jump")
 
 
 def _until(

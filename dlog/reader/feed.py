@@ -185,7 +185,11 @@ class Feed:
 
     @property
     def at_tail(self) -> bool:
-        waits = self.core.state in (ReaderState.TAILING, ReaderState.CROSSING, ReaderState.ENDED)
+        """Behind a segment that ended, not before it was looked for one that follows."""
+        core = self.core
+        waits = core.state in (ReaderState.TAILING, ReaderState.ENDED)
+        if core.state is ReaderState.CROSSING:
+            waits = core.blocked is not None
         return waits and not self._ready
 
     @property

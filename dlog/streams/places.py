@@ -4,12 +4,17 @@ A `StreamPosition` is one value for all shards: a place in each shard that was b
 that were read to their end, and nothing of those that come after. `ReadOrder` is the core of a
 reader: a shard is read only when every shard before it has been read to its end, so each key keeps
 its order, whatever was split or merged.
+
+A shard that is not begun yet is read from the first message that its log ever had. If its head is
+past that, messages were missed. A reading that begins at "earliest" is different for the shards
+that had lost messages by then: it remembers their heads, and begins there.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,18 +33,27 @@ class StreamPosition:
     shards: Mapping[int, Position] = field(default_factory=dict)  # begun, and not read to the end
     done: frozenset[int] = frozenset()  # read to the end, and not all that follows them is begun
     since_us: int | None = None  # shards that are not begun are read from this time on
+    # Shards that are not begun, and had lost messages when the reading began: their heads then. All
+    # others begin at the first message of their log. None: unknown, as in a position of no shard at
+    # all that a program made, which means "earliest".
+    heads: Mapping[int, Position] | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        """It says nothing of any shard: a reading from here is one from "earliest"."""
+        nothing = not self.shards and not self.done and self.since_us is None
+        return nothing and self.heads is None
 
     def to_text(self) -> str:
         fields: dict[str, Any] = {
             "stream": self.stream_uid,
-            "shards": {
-                str(number): json.loads(position.to_text())
-                for number, position in sorted(self.shards.items())
-            },
+            "shards": _fields(self.shards),
             "done": sorted(self.done),
         }
         if self.since_us is not None:
             fields["since_us"] = self.since_us
+        if self.heads is not None:
+            fields["heads"] = _fields(self.heads)
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -50,27 +64,37 @@ class StreamPosition:
             fields = json.loads(text)
         except (ValueError, RecursionError):
             raise FormatError(f"a stream position is a JSON object, not {text[:80]!r}") from None
-        known = {"stream", "shards", "done", "since_us"}
+        known = {"stream", "shards", "done", "since_us", "heads"}
         if not isinstance(fields, dict) or not known >= set(fields) >= {"stream", "shards", "done"}:
-            raise FormatError("a stream position has the fields stream, shards, done and since_us")
-        uid, shards, done = fields["stream"], fields["shards"], fields["done"]
-        since_us = fields.get("since_us")
-        if not isinstance(uid, str) or not isinstance(shards, dict) or not isinstance(done, list):
+            raise FormatError(
+                "a stream position has the fields stream, shards and done, and may have since_us "
+                "and heads"
+            )
+        uid, done, since_us = fields["stream"], fields["done"], fields.get("since_us")
+        if not isinstance(uid, str) or not isinstance(done, list):
             raise FormatError("a stream position names its stream, its shards and what is done")
         if not all(type(number) is int and number >= 0 for number in done):
             raise FormatError("what is done is told by numbers of shards")
         if since_us is not None and type(since_us) is not int:
             raise FormatError("since_us is a whole number of microseconds")
-        if not all(name.isdecimal() for name in shards):
-            raise FormatError("a stream position names shards by their numbers")
-        places = {
-            int(name): Position.parse(json.dumps(place, sort_keys=True))
-            for name, place in shards.items()
-        }
-        return cls(uid, places, frozenset(done), since_us)
+        heads = _parsed(fields["heads"]) if "heads" in fields else None
+        return cls(uid, _parsed(fields["shards"]), frozenset(done), since_us, heads)
 
     def __str__(self) -> str:
         return self.to_text()
+
+
+def _fields(places: Mapping[int, Position]) -> dict[str, Any]:
+    return {str(number): json.loads(place.to_text()) for number, place in sorted(places.items())}
+
+
+def _parsed(fields: object) -> dict[int, Position]:
+    if not isinstance(fields, dict) or not all(name.isdecimal() for name in fields):
+        raise FormatError("a stream position names shards by their numbers")
+    return {
+        int(name): Position.parse(json.dumps(place, sort_keys=True))
+        for name, place in fields.items()
+    }
 
 
 class ReadOrder:
@@ -82,7 +106,7 @@ class ReadOrder:
         self._begun: dict[int, Position] = dict(at.shards)
         self._done: set[int] = set(at.done)
         self._since_us = at.since_us
-        self._skipped: set[int] = set()
+        self._heads = None if at.heads is None else dict(at.heads)
         if at.stream_uid and at.stream_uid != meta.uid:
             raise ConfigError(
                 f"a position of stream {at.stream_uid}, but this one is {meta.uid}: made anew"
@@ -92,20 +116,37 @@ class ReadOrder:
                 before = meta.before(meta.shard(number).parents)
                 self._done.update(shard.number for shard in before)
 
+    def missed(self) -> list[int]:
+        """Shards that are listed no more and were not read to their end, before a shard that is
+        still to begin: what they had is gone."""
+        listed = {shard.number for shard in self.meta.shards}
+        parents = {parent for shard in self._unread() for parent in shard.parents}
+        return sorted(
+            n for n in parents - listed - self._done - self._begun.keys() if self._counts(n)
+        )
+
+    def refuse_missed(self) -> None:
+        """`Truncated` if a shard left the list before the reader came to it."""
+        if missed := self.missed():
+            raise trimmed(missed)
+
+    def skip_missed(self) -> None:
+        """Take what left the list before the reader came to it for read."""
+        self._done.update(self.missed())
+
     def refuse_forgotten(self) -> None:
-        """`Truncated` if a shard that was being read is not listed any more."""
-        gone = sorted(n for n in self._begun if not self.meta.has(n))
-        if gone:
-            raise Truncated(
-                f"shards {gone} of the stream were trimmed before they were read to the end"
-            )
+        """`Truncated` if a shard that was being read, or was still to be, is not listed any
+        more."""
+        gone = {n for n in self.reading if not self.meta.has(n)}
+        if forgotten := sorted(gone.union(self.missed())):
+            raise trimmed(forgotten)
 
     def skip_forgotten(self) -> list[int]:
         """Take what is not listed any more for read."""
-        gone = [n for n in self._begun if not self.meta.has(n)]
+        gone = [n for n in self.reading if not self.meta.has(n)]
         for number in gone:
-            del self._begun[number]
-            self._done.add(number)
+            self.end(number)
+        self.skip_missed()
         return gone
 
     def saw(self, meta: StreamMeta) -> None:
@@ -113,29 +154,49 @@ class ReadOrder:
 
     @property
     def reading(self) -> Mapping[int, Position]:
-        """Begun, and not done."""
-        return self._begun
+        """Begun, and not done, of the shards that are to be read."""
+        if self._only is None:
+            return self._begun
+        return {number: at for number, at in self._begun.items() if number in self._only}
+
+    @property
+    def done(self) -> Set[int]:
+        """Read to their end."""
+        return self._done
 
     @property
     def since_us(self) -> int | None:
         return self._since_us
+
+    def head_of(self, number: int) -> Position | None:
+        """Where a shard that is not begun begins, if not at the first message of its log."""
+        return None if self._heads is None else self._heads.get(number)
 
     def ready(self) -> list[Shard]:
         """That may begin now: everything before them was read to its end, or is listed no more."""
         listed = {shard.number for shard in self.meta.shards}
         return [
             shard
-            for shard in self.meta.shards
-            if shard.number not in self._begun
-            and shard.number not in self._done
-            and (self._only is None or shard.number in self._only)
-            and all(
-                parent in self._done for parent in shard.parents if self._counts(parent, listed)
+            for shard in self._unread()
+            if all(
+                parent in self._done or (parent not in listed and parent not in self._begun)
+                for parent in shard.parents
+                if self._counts(parent)
             )
         ]
 
-    def _counts(self, parent: int, listed: set[int]) -> bool:
-        return parent in listed and (self._only is None or parent in self._only)
+    def _unread(self) -> list[Shard]:
+        """Neither begun nor done, of the shards that are to be read."""
+        return [
+            shard
+            for shard in self.meta.shards
+            if shard.number not in self._begun
+            and shard.number not in self._done
+            and self._counts(shard.number)
+        ]
+
+    def _counts(self, number: int) -> bool:
+        return self._only is None or number in self._only
 
     def begin(self, number: int, at: Position) -> None:
         self._begun[number] = at
@@ -151,27 +212,41 @@ class ReadOrder:
     @property
     def is_over(self) -> bool:
         """All that is listed has been read to its end."""
-        return not self._begun and not self.ready()
+        return not self.reading and not self.ready()
 
     @property
     def position(self) -> StreamPosition:
-        """Of what is done only that is kept which is not told by a child that was begun."""
-        told: set[int] = set()
-        for shard in self.meta.shards:
-            if shard.number in self._begun or shard.number in self._done:
-                told.update(each.number for each in self.meta.before(shard.parents))
-        done = {
-            n
-            for n in self._done
-            if self.meta.has(n) and (n not in told or self._has_unread_child(n))
+        """Of what is done only that is kept which is not told by a child that was begun. A shard
+        that is listed no more is kept while a child of it is to begin: it was not missed."""
+        begun = dict(self._begun)
+        read = begun.keys() | self._done
+        before_read = {n for s in self.meta.shards if s.number in read for n in s.parents}
+        before_unread = {n for s in self.meta.shards if s.number not in read for n in s.parents}
+        told = {shard.number for shard in self.meta.before(before_read)}
+        done = {n for n in self._done if n in before_unread or (n not in told and self.meta.has(n))}
+        at = StreamPosition(self.meta.uid, begun, frozenset(done), self._since_us)
+        if self._heads is None:
+            return at
+        heads = {
+            number: head
+            for number, head in self._heads.items()
+            if number not in read and self.meta.has(number)
         }
-        return StreamPosition(self.meta.uid, dict(self._begun), frozenset(done), self._since_us)
+        return dataclasses.replace(at, heads=heads) if heads or at.is_blank else at
 
-    def _has_unread_child(self, number: int) -> bool:
-        return any(
-            child.number not in self._begun and child.number not in self._done
-            for child in self.meta.children(number)
-        )
+
+def trimmed(numbers: Iterable[int]) -> Truncated:
+    """What is told of shards that left the list unread."""
+    return Truncated(
+        f"shards {sorted(numbers)} of the stream were trimmed before they were read to the end"
+    )
+
+
+def trimmed_parents(meta: StreamMeta) -> frozenset[int]:
+    """Parents that are listed no more. To a reading that begins with this list they are read."""
+    return frozenset(
+        parent for shard in meta.shards for parent in shard.parents if not meta.has(parent)
+    )
 
 
 def ends_are_looked_for(meta: StreamMeta) -> list[tuple[Shard, ...]]:

@@ -3,6 +3,9 @@
 One reader of a log for each shard that may be read now, and one place for all. Which shards those
 are is decided in `dlog.streams.places`, whose messages come next in `dlog.streams.merge`; here they
 are fetched and handed out. A shard that was read to its end gives way to those that follow it.
+
+What a call decides, it decides in one turn. All that asks the stores (shards are opened, the list
+is read again, readers are closed) runs in tasks that outlive the call, whatever its time-out.
 """
 
 from __future__ import annotations
@@ -13,13 +16,10 @@ import os
 import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from datetime import datetime
 from types import TracebackType
 from typing import Literal, NamedTuple
 
 from dlog import limits
-from dlog.admin.status import LogStatus
-from dlog.clock import datetime_us
 from dlog.drive import Closeable, Stores
 from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound, ReaderClosed, Timeout
 from dlog.ids import Position
@@ -30,17 +30,18 @@ from dlog.reader.message import Message, MessageBatch
 from dlog.reader.reader import Reader
 from dlog.reader.segments import SegmentView
 from dlog.reason import Reason
-from dlog.streams.document import Shard, ShardState, StreamMeta
-from dlog.streams.driver import StreamDriver
+from dlog.streams.document import Shard, StreamMeta
+from dlog.streams.listing import ShardList
 from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
 from dlog.streams.places import ReadOrder, StreamPosition
-from dlog.streams.reshard import Site, read_stream
-from dlog.streams.sources import End, Reading, Source
-from dlog.streams.tails import statuses_of
+from dlog.streams.reshard import Site
+from dlog.streams.sources import Reading, Source
+from dlog.streams.starts import End, Starts, check_start
+from dlog.streams.starts import StreamStart as StreamStart
 from dlog.together import together
 
 ReadingOrder = Literal["arrival", "time"]
-StreamStart = str | StreamPosition | datetime
+LIST_AWAITED = -1  # no shard: those that follow one that was read to its end, and are not known yet
 
 
 class FromShard(NamedTuple):
@@ -83,8 +84,13 @@ class StreamReader:
         self._sources: dict[int, Source] = {}
         self._ends: dict[int, End] | None = None
         self._finished: set[int] = set()  # read up to where this reading ends
-        self._spent: list[Reader] = []  # of shards that were read to their end; to be closed
-        self._ended = False  # some were, and what follows them may begin
+        self._spent: set[asyncio.Task[None]] = set()  # readers of ended shards, being closed
+        self._listing = ShardList(stores, site)
+        self._ended: set[int] = set()  # shards behind whose end the list is to be read
+        self._asked: set[int] = set()  # those of them that the reading under way is for
+        self._answer: asyncio.Task[StreamMeta] | None = None  # of that reading
+        self._failure: DlogError | None = None  # of it; the next call raises it
+        self._defects: list[Exception] = []  # of closing readers
         self._rest: deque[FromShard] = deque()
         self._news = asyncio.Event()
         self._client: Closeable | None = None
@@ -108,78 +114,42 @@ class StreamReader:
     # --- places
 
     async def open(self, start: StreamStart) -> None:
-        meta = await self._read_meta()
-        if self._only is not None:
-            for number in self._only:
-                meta.shard(number)
-        at = await self._place(start, meta)
-        order = ReadOrder(meta, at, only=self._only)
-        if self._options.on_truncated == "jump":
-            order.skip_forgotten()
-        else:
-            order.refuse_forgotten()
-        if not self._options.follow:
-            self._ends = await self._look_for_ends(meta)
-        self._order = order
+        check_start(start)
+        meta = await self._listing.newest()
+        while True:
+            try:
+                order, ends = await self._find(start, meta)
+                break
+            except NotFound:
+                before, meta = meta, await self._listing.newest()
+                if {s.number for s in before.shards} == {s.number for s in meta.shards}:
+                    raise
+        self._order, self._ends = order, ends
         for number in tuple(order.reading):
             if meta.has(number):
                 self._start(meta.shard(number), order.reading[number])
         self._begin_ready()
 
-    async def _read_meta(self) -> StreamMeta:
-        return (await StreamDriver(self._stores).run(read_stream(self._site))).meta
+    async def _find(
+        self, start: StreamStart, meta: StreamMeta
+    ) -> tuple[ReadOrder, dict[int, End] | None]:
+        """`NotFound` where a log is not there that the list says is."""
+        known = (*start.shards, *start.done) if isinstance(start, StreamPosition) else ()
+        for number in self._only or ():
+            if number not in known:
+                meta.shard(number)
+        starts = Starts(self._stores, meta, self._options, self._only)
+        at = await starts.place(start)
+        order = ReadOrder(meta, at, only=self._only)
+        if self._may_jump:
+            order.skip_forgotten()
+        else:
+            order.refuse_forgotten()
+        return order, None if self._options.follow else await starts.ends(order.done)
 
-    async def _place(self, start: StreamStart, meta: StreamMeta) -> StreamPosition:
-        if isinstance(start, StreamPosition):
-            return start
-        if start == "earliest":
-            return StreamPosition(meta.uid)
-        if start == "latest":
-            wanted = [s for s in meta.open_shards if self._only is None or s.number in self._only]
-            tails = await self._statuses(wanted)
-            places = {
-                number: Position(status.uid, status.next_seq, None)
-                for number, status in tails.items()
-                if status is not None
-            }
-            done = {s.number for s in meta.shards if not s.is_open}
-            return StreamPosition(meta.uid, places, frozenset(done))
-        if isinstance(start, datetime):
-            if start.tzinfo is None:
-                raise ConfigError("start: a time knows its time zone (as datetime.now(UTC) does)")
-            return await self._since(meta, datetime_us(start))
-        raise ConfigError(
-            f"start is 'earliest', 'latest', a StreamPosition or an aware datetime, not {start!r}"
-        )
-
-    async def _since(self, meta: StreamMeta, since_us: int) -> StreamPosition:
-        """Shards that ended before that time are done; all others are read from it on."""
-        ended = [s for s in meta.shards if s.state is ShardState.ENDED]
-        statuses = await self._statuses(ended)
-        done: set[int] = set()
-        for shard in ended:  # parents stand before their children
-            status = statuses[shard.number]
-            last_us = None if status is None else status.last_time_us
-            is_older = last_us is None or last_us < since_us
-            if is_older and all(parent in done or not meta.has(parent) for parent in shard.parents):
-                done.add(shard.number)
-        return StreamPosition(meta.uid, {}, frozenset(done), since_us)
-
-    async def _statuses(self, shards: Iterable[Shard]) -> dict[int, LogStatus | None]:
-        wanted = list(shards)
-        statuses = await statuses_of(self._stores, wanted, tail=self._options.tail)
-        return {shard.number: each for shard, each in zip(wanted, statuses, strict=True)}
-
-    async def _look_for_ends(self, meta: StreamMeta) -> dict[int, End]:
-        """At each shard, at whatever moment. One that may get more is not read to its end, so
-        nothing of what follows it is read: a key has no gap."""
-        ends: dict[int, End] = {}
-        for number, status in (await self._statuses(meta.shards)).items():
-            if status is None:
-                ends[number] = End(0, is_final=False)
-            else:
-                ends[number] = End(status.next_seq, status.state == "terminated")
-        return ends
+    @property
+    def _may_jump(self) -> bool:
+        return self._options.on_truncated == "jump"
 
     @property
     def position(self) -> StreamPosition:
@@ -205,10 +175,34 @@ class StreamReader:
 
     @property
     def at_tail(self) -> bool:
-        """All that could be read has been handed out."""
-        return not self._rest and all(
-            source.at_tail or source.is_over for source in self._sources.values()
-        )
+        """All that could be read has been handed out. Not before it is known which shards follow
+        those that were read to their end."""
+        if self._rest:
+            return False
+        if self._may_go_on:
+            self._go_on()
+        if self._ended or self._failure is not None:
+            return False
+        return all(self._is_at_tail(number, each) for number, each in self._sources.items())
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Somebody may ask when the loop is gone, or before a reader is open."""
+        if self._order is None or self._closed or os.getpid() != self._pid:
+            return False
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def _is_at_tail(self, number: int, source: Source) -> bool:
+        if not source.is_drained:
+            return source.at_tail
+        if self._ends is None or self._order is None:
+            return False
+        end = self._ends.get(number)
+        is_final = end is None or end.is_final
+        return not (is_final and self._order.meta.children(number))
 
     async def lag(self) -> dict[int, Lag]:
         """How far behind the tail each shard is that is being read. Asks the stores."""
@@ -238,10 +232,14 @@ class StreamReader:
             return None
 
     def why(self) -> dict[int, Reason]:
-        """What shards wait for now, of those that wait."""
-        readers = {n: s.reader for n, s in self._sources.items() if s.reader is not None}
-        reasons = ((n, reader.why()) for n, reader in readers.items())
-        return {number: reason for number, reason in reasons if reason is not None}
+        """What shards wait for now, of those that wait. A shard that was read to its end waits for
+        the list of shards, which says what follows it."""
+        reasons = {number: self._listing.why(number) for number in self._ended}
+        for number, source in self._sources.items():
+            reason = source.why()
+            if reason is not None:
+                reasons[number] = reason
+        return reasons
 
     # --- messages
 
@@ -319,17 +317,16 @@ class StreamReader:
         self._check()
         while True:
             self._news.clear()
-            await self._mind()
             self._check()
-            for source in self._sources.values():
-                if source.error is not None and not source.ready:
-                    error = source.error
-                    raise error.again() if isinstance(error, DlogError) else error
+            self._go_on()
+            self._raise_failure()
             shards = {
                 number: Ready(source.ready[0] if source.ready else None, source.is_idle)
                 for number, source in self._sources.items()
                 if source.ready or not source.is_over
             }
+            if self._ended:  # what follows may be older than all that is ready
+                shards[LIST_AWAITED] = Ready(None, is_idle=False)
             if not shards:
                 return None
             now_us = self._stores.clock.wall_us()
@@ -343,6 +340,24 @@ class StreamReader:
                 async with asyncio.timeout(wait_s):
                     await self._news.wait()
 
+    def _raise_failure(self) -> None:
+        """Of the list, or of a shard that has nothing more to hand out. What may be over in a while
+        is tried again meanwhile, from where the shard stands."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._defects:
+            raise self._defects.pop()
+        for number, source in self._sources.items():
+            if source.error is None or source.ready:
+                continue
+            error = source.error
+            if source.may_be_tried_again:
+                self._close_soon(source)
+                assert self._order is not None
+                self._start(source.shard, self._order.reading.get(number))
+            raise error.again() if isinstance(error, DlogError) else error
+
     def _take(self, choice: Choice) -> MessageBatch:
         source = self._sources[choice.number]
         batch = source.ready.popleft()
@@ -354,33 +369,61 @@ class StreamReader:
 
     # --- shards
 
-    async def _mind(self) -> None:
-        """Shards that were read to the end give way to those that follow."""
+    def _go_on(self) -> None:
+        """Shards that were read to their end give way to those that follow. Only while no message
+        waits to be handed out."""
+        self._give_way()
+        if self._failure is None:
+            try:
+                self._look_at_list()
+            except DlogError as error:  # the next call raises it, and the one behind asks again
+                self._failure = error
+
+    def _give_way(self) -> None:
         order = self._order
         assert order is not None
-        over = [n for n, source in self._sources.items() if source.is_over and not source.ready]
-        for number in over:
-            source = self._sources[number]
-            if source.error is not None:
+        for number, source in tuple(self._sources.items()):
+            if not source.is_over or source.ready or source.error is not None:
                 continue
             del self._sources[number]
-            if source.reader is not None:
-                self._spent.append(source.reader)
+            self._close_soon(source)
             end = None if self._ends is None else self._ends.get(number)
             if end is not None and not end.is_final:
                 self._finished.add(number)
                 continue
             order.end(number)
-            self._ended = True
-        # From here on it may be cut short, or fail: the next call goes on with it.
-        while self._spent:
-            await self._spent[-1].close()
-            self._spent.pop()
-        if self._ended:
             if self._ends is None:
-                order.saw(await self._read_meta())
-            self._ended = False
+                self._ended.add(number)
+            else:
+                self._begin_ready()
+
+    def _look_at_list(self) -> None:
+        """Ask for the list behind each end, and begin what follows once it is there."""
+        order = self._order
+        assert order is not None
+        if self._answer is not None and self._answer.done():
+            answer, self._answer = self._answer, None
+            try:
+                order.saw(answer.result())
+            except DlogError as error:  # others may wait for the same answer
+                raise error.again() from None
+            if self._may_jump:
+                order.skip_missed()
+            else:
+                order.refuse_missed()
+            self._ended -= self._asked
             self._begin_ready()
+        if self._ended and self._answer is None:
+            self._asked = set(self._ended)
+            self._answer = self._listing.ask()
+            news = self._news
+            self._answer.add_done_callback(lambda _: news.set())
+
+    def _close_soon(self, source: Source) -> None:
+        if source.reader is not None:
+            closing = self._loop.create_task(_close(source.reader, self._defects))
+            self._spent.add(closing)
+            closing.add_done_callback(self._spent.discard)
 
     def _begin_ready(self) -> None:
         order = self._order
@@ -406,7 +449,7 @@ class StreamReader:
     def _start(self, shard: Shard, at: Position | None) -> None:
         order = self._order
         assert order is not None
-        reading = Reading(self._stores, self._options, order, self._ends, self._news)
+        reading = Reading(self._stores, self._options, order, self._ends, self._news, self._listing)
         source = self._sources[shard.number] = Source(shard, reading)
         source.start(at)
 
@@ -436,9 +479,13 @@ class StreamReader:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._listing.close()
             left = [s.reader for s in self._sources.values() if s.reader is not None]
-            for reader in (*self._spent, *left):
+            for reader in left:
                 await reader.close()
+            await asyncio.gather(*self._spent)
+            if self._defects:
+                raise self._defects.pop()
         finally:
             if self._client is not None:
                 await self._client.close()
@@ -452,9 +499,7 @@ class StreamReader:
     def drop(self) -> None:
         """Stop without waiting: for a reader that nobody holds any more."""
         self._closed = True
-        for reader in self._spent:
-            reader._closed = True
-            reader._feed.abandon()
+        self._listing.stop()
         for source in self._sources.values():
             source.drop()
 
@@ -485,3 +530,10 @@ class StreamReader:
 
     def __reduce__(self) -> str:
         raise ConfigError("a reader cannot be pickled: pass its position and open one there")
+
+
+async def _close(reader: Reader, defects: list[Exception]) -> None:
+    try:
+        await reader.close()
+    except Exception as defect:  # noqa: BLE001
+        defects.append(defect)

@@ -7,30 +7,28 @@ and nobody would learn that it was dropped without `close`.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from dlog.clock import us_datetime
 from dlog.drive import Stores
-from dlog.errors import ConfigError, NotFound
+from dlog.errors import ConfigError, DlogError, NotFound, Retry, Truncated
 from dlog.ids import Position
 from dlog.options import ReaderOptions
 from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start
 from dlog.reader.reader import Reader
-from dlog.streams.document import Shard
-from dlog.streams.places import ReadOrder
+from dlog.reason import Reason, ReasonCode, told_of
+from dlog.streams.document import Shard, ShardState
+from dlog.streams.listing import ShardList
+from dlog.streams.places import ReadOrder, trimmed
+from dlog.streams.starts import End
+from dlog.streams.tails import first_seq_of, unmade
 
 BATCHES_AHEAD = 2  # of each shard, beside what its reader has read ahead
 LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
-
-
-class End(NamedTuple):
-    """Where reading without `follow` ends in a shard, and whether more may come there later."""
-
-    seq: int
-    is_final: bool
 
 
 class Reading(NamedTuple):
@@ -41,6 +39,7 @@ class Reading(NamedTuple):
     order: ReadOrder
     ends: Mapping[int, End] | None  # None: reading goes on and on
     news: asyncio.Event
+    listing: ShardList
 
 
 class Source:
@@ -66,14 +65,42 @@ class Source:
         return self._is_begun and not self.ready and self.reader is not None and self.reader.at_tail
 
     @property
+    def is_drained(self) -> bool:
+        """It came to its end, and everything was handed out: shards that follow it may begin."""
+        if self.error is not None or self.ready:
+            return False
+        return self.is_over or (self.at_tail and self._has_ended)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.reader is not None and self.reader._feed.has_ended
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        """What ended it may be over in a while."""
+        return isinstance(self.error, DlogError) and self.error.retry is not Retry.NEVER
+
+    @property
     def is_idle(self) -> bool:
         """Something may come in a while, or never. What reads up to an end is never idle before it
         is there; what is at its end gives way to those that follow, which may have old messages."""
-        has_ended = self.reader is not None and self.reader._feed.has_ended
-        return self._reading.ends is None and self.at_tail and not has_ended
+        return self._reading.ends is None and self.at_tail and not self._has_ended
+
+    def why(self) -> Reason | None:
+        """What it waits for; None when it has messages to hand out."""
+        number, log = self.shard.number, self.shard.log
+        if self.ready:
+            return None
+        if isinstance(self.error, DlogError):
+            told = f"reading shard {number} ended: {self.error}"
+            return Reason(ReasonCode.LOST, told, told_of(self.error))
+        if self._is_unmade:
+            told = f"shard {number} has no log {log!r} yet: nobody wrote to it"
+            return Reason(ReasonCode.AT_TAIL, told, {"log": log})
+        return None if self.reader is None else self.reader.why()
 
     def start(self, at: Position | None) -> None:
-        self._run(self._read_all(at))
+        self._run(functools.partial(self._read_all, at))
 
     async def skip(self) -> None:
         """Go on behind the entry that could not be decoded and was told."""
@@ -83,7 +110,7 @@ class Source:
             )
         await self.reader.skip()
         self.error, self.is_over = None, False
-        self._run(self._drain(self.reader))
+        self._run(functools.partial(self._drain, self.reader))
 
     def drop(self) -> None:
         """Stop without waiting: for a reader that nobody holds any more."""
@@ -93,13 +120,16 @@ class Source:
             self.reader._closed = True  # its own warning would say the same again
             self.reader._feed.abandon()
 
-    def _run(self, reading: Coroutine[Any, Any, None]) -> None:
+    def _run(self, reading: Callable[[], Awaitable[None]]) -> None:
         self.task = asyncio.get_running_loop().create_task(self._tell(reading))
 
-    async def _tell(self, reading: Coroutine[Any, Any, None]) -> None:
+    async def _tell(self, reading: Callable[[], Awaitable[None]]) -> None:
         """How it ended, whoever reads is told."""
         try:
-            await reading
+            try:
+                await reading()
+            except NotFound as error:
+                await self._refuse_gone(error)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -107,6 +137,14 @@ class Source:
         finally:
             self.is_over = True
             self._reading.news.set()
+
+    async def _refuse_gone(self, error: NotFound) -> None:
+        """The log is not there any more. Where its shard was trimmed, messages were missed, which
+        is what ends the shard; a reader that jumps goes on behind them."""
+        if (await self._reading.listing.newest()).has(self.shard.number):
+            raise error
+        if self._reading.options.on_truncated != "jump":
+            raise trimmed((self.shard.number,)) from error
 
     async def _read_all(self, at: Position | None) -> None:
         reader = await self._open(at)
@@ -123,31 +161,68 @@ class Source:
 
     async def _open(self, at: Position | None) -> Reader | None:
         """None where reading ends before it begins."""
-        stores, options, order, ends, _ = self._reading
-        number = self.shard.number
-        start: Start = "earliest"
-        if at is not None:
-            start = at
-        elif order.since_us is not None:
-            start = us_datetime(order.since_us)
-        end = None if ends is None else ends.get(number)
+        reading, number = self._reading, self.shard.number
+        end = None if reading.ends is None else reading.ends.get(number)
         if end is not None and at is not None and at.next_seq >= end.seq:
             return None
-        reader = Reader(stores, self.shard.log, options)
-        self.reader = reader
+        reader = self.reader = Reader(reading.stores, self.shard.log, reading.options)
+        if at is not None:
+            await reader.seek(at, end=None if end is None else end.seq)
+        else:
+            await self._begin(reader, end)
+        here = reader.position
+        self.log_uid = here.log_uid
+        reading.order.begin(number, here)
+        self._is_begun = True
+        reading.news.set()
+        return reader
+
+    async def _begin(self, reader: Reader, end: End | None) -> None:
+        """At the first message that is to be read, which must be there."""
+        reading = self._reading
+        since_us = reading.order.since_us
+        start: Start = "earliest" if since_us is None else us_datetime(since_us)
+        await self._find_log(reader, start, end)
+        # The log has a name only. If the list is of our stream still, the log was of it, too.
+        await reading.listing.newest()
+        here, head = reader.position, reading.order.head_of(self.shard.number)
+        if head is not None and head.log_uid != here.log_uid:
+            raise NotFound(f"the log {self.shard.log!r} was removed", log=self.shard.log)
+        if since_us is None and reading.options.on_truncated != "jump":
+            meta = reader._feed.core.view.meta
+            first_seq = first_seq_of(meta) if head is None else head.next_seq
+            if here.next_seq > first_seq:
+                raise self._truncated(first_seq, here.next_seq)
+
+    def _truncated(self, first_seq: int, head_seq: int) -> Truncated:
+        return Truncated(
+            f"messages {first_seq} to {head_seq - 1} of shard {self.shard.number} (log "
+            f"{self.shard.log!r}) were truncated before they were read: its head is at seq "
+            f"{head_seq}",
+            log=self.shard.log,
+            new_head=head_seq,
+        )
+
+    async def _find_log(self, reader: Reader, start: Start, end: End | None) -> None:
+        """Waits for a log that is not made yet."""
+        reading, shard = self._reading, self.shard
         while True:
             try:
                 await reader.seek(start, end=None if end is None else end.seq)
-                break
-            except NotFound:
-                if ends is not None or at is not None:
+                self._is_unmade = False
+                return
+            except NotFound as error:
+                if end is not None:
                     raise
-                self._is_unmade = True
-                path = stores.layout.log(self.shard.log)
-                async with stores.meta.watch(path) as watch:
-                    await watch.wait(LOOK_AGAIN_MS)
-        self._is_begun, self._is_unmade = True, False
-        here = reader.position
-        self.log_uid = here.log_uid
-        order.begin(number, here)
-        return reader
+                unmade(shard, error)
+                listed = await reading.listing.newest()
+                if not listed.has(shard.number):
+                    raise
+            shard = listed.shard(shard.number)
+            if shard.state is ShardState.ENDED:
+                continue  # its log was made meanwhile
+            self._is_unmade = True
+            reading.news.set()
+            path = reading.stores.layout.log(shard.log)
+            async with reading.stores.meta.watch(path) as watch:
+                await watch.wait(LOOK_AGAIN_MS)

@@ -1,4 +1,8 @@
-"""Where the shards of a stream end at one moment: a cut that is right in every key."""
+"""Where the shards of a stream begin and end at one moment: a cut that is right in every key.
+
+Whether a shard takes more messages is asked of its log. The list of shards says what was decided,
+and the log of a sealed shard is open until that was carried out.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from dataclasses import dataclass
 
 from dlog import limits
 from dlog.admin.status import LogStatus, status_of
+from dlog.clock import us_datetime
 from dlog.drive import Stores
-from dlog.errors import NotFound
+from dlog.effects import Procedure
+from dlog.errors import NotFound, Truncated
+from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import TailMode
 from dlog.reader.feed import look
-from dlog.reader.segments import SegmentView
-from dlog.streams.document import Shard, StreamMeta
+from dlog.reader.places import find_head_seq, find_tail, locate
+from dlog.reader.segments import SegmentView, by_the_newest_list
+from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.places import ends_are_looked_for
 from dlog.together import some_at_once
 
@@ -30,6 +38,17 @@ class ShardTail:
     next_seq: int
     is_over: bool  # nothing more can come
     last_time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Where a log begins and ends. `next_seq` is None where it was not asked for."""
+
+    uid: str
+    first_seq: int  # that it ever had
+    head_seq: int
+    next_seq: int | None
+    is_terminated: bool
 
 
 async def tails_of(stores: Stores, meta: StreamMeta) -> tuple[ShardTail, ...]:
@@ -68,5 +87,96 @@ async def log_status(
     view = SegmentView(shard.log, stores.layout, shard.log_uid or None, tail=tail)
     try:
         return await look(stores, view, status_of(view))
-    except NotFound:
+    except NotFound as error:
+        if error.ledger_id is not None:  # the log is there, and something of it is lost
+            raise
         return None
+
+
+async def ends_of(
+    stores: Stores, shards: Iterable[Shard], *, tail: TailMode, with_tails: bool
+) -> dict[int, LogEnds | None]:
+    """By number; None for a shard whose log is not made yet. Tails cost a look at the ledgers."""
+
+    async def ask(shard: Shard) -> LogEnds | None:
+        view = SegmentView(shard.log, stores.layout, tail=tail)
+        try:
+            return await look(stores, view, _ends(view, with_tails))
+        except NotFound as error:
+            unmade(shard, error)
+            return None
+
+    wanted = list(shards)
+    found = await some_at_once(limits.STREAM_LOOKS_AT_ONCE, ask, wanted)
+    return {shard.number: each for shard, each in zip(wanted, found, strict=True)}
+
+
+def unmade(shard: Shard, error: NotFound) -> None:
+    """The log of this shard is not there. Raises the error where that does not mean that nobody
+    wrote to the shard yet."""
+    if error.ledger_id is not None or shard.state is ShardState.ENDED:
+        raise error
+
+
+def _ends(view: SegmentView, with_tails: bool) -> Procedure[LogEnds]:
+    yield from view.refresh()
+    return (yield from by_the_newest_list(view, lambda: _find_ends(view, with_tails)))
+
+
+def _find_ends(view: SegmentView, with_tails: bool) -> Procedure[LogEnds]:
+    next_seq = (yield from find_tail(view)).next_seq if with_tails else None
+    head_seq = yield from find_head_seq(view)
+    is_terminated = view.meta.state is LogState.TERMINATED
+    return LogEnds(view.meta.uid, first_seq_of(view.meta), head_seq, next_seq, is_terminated)
+
+
+def first_seq_of(meta: LogMeta) -> int:
+    """Of the first message that a log ever had, or will have."""
+    return 0 if meta.copy_of is None else meta.copy_of.first_seq
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What a log has from a time on. `is_over`: nothing, and nothing more will come. `is_whole`:
+    some message of it, or all that ever wrote it, is older; so what is before it is older, too."""
+
+    is_over: bool
+    is_whole: bool
+
+
+async def since_of(
+    stores: Stores, shards: Iterable[Shard], since_us: int, *, tail: TailMode
+) -> dict[int, Since]:
+    """By number."""
+
+    async def ask(shard: Shard) -> Since:
+        view = SegmentView(shard.log, stores.layout, tail=tail)
+        try:
+            return await look(stores, view, _since(view, since_us))
+        except NotFound as error:
+            unmade(shard, error)
+            return Since(False, False)
+
+    wanted = list(shards)
+    found = await some_at_once(limits.STREAM_LOOKS_AT_ONCE, ask, wanted)
+    return {shard.number: each for shard, each in zip(wanted, found, strict=True)}
+
+
+def _since(view: SegmentView, since_us: int) -> Procedure[Since]:
+    yield from view.refresh()
+    return (yield from by_the_newest_list(view, lambda: _find_since(view, since_us)))
+
+
+def _find_since(view: SegmentView, since_us: int) -> Procedure[Since]:
+    meta = view.meta
+    mark = meta.writer or meta.left_by
+    was_open = mark is not None and mark.since_us <= since_us
+    try:
+        place = yield from locate(view, us_datetime(since_us))
+    except Truncated:  # a reader of the log will say so
+        return Since(False, False)
+    assert place.seq is not None
+    is_whole = was_open or place.seq > first_seq_of(meta)
+    if meta.state is not LogState.TERMINATED:
+        return Since(False, is_whole)
+    return Since(place.seq >= (yield from find_tail(view)).next_seq, is_whole)

@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import dlog
+from dlog.streams.driver import StreamDriver
+from dlog.streams.reshard import Site, change_stream
 from tests.api.adapter import Api, rest_of
+from tests.api.planting import stores_of
 from tests.api.waiting import eventually
 
 P = 7
@@ -103,3 +106,18 @@ async def truncate_all(client: Any, stream: Any, *numbers: int) -> None:
 async def a_stream(api: Api, shards: int = 3, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
     async with api.connect() as client:
         yield client, await client.create_stream("orders", shards=shards, **options)
+
+
+async def decide_split(api: Api, stream: Any, number: int) -> None:
+    """Only that: the log of the shard takes messages until somebody carries the split out."""
+    (shard,) = [each for each in await stream.shards() if each.number == number]
+    middle = shard.range.first_hash + len(shard.range) // 2
+    async with stores_of(api) as stores:
+        site = Site(stream.name, stores.layout.stream(stream.name), stores.chance)
+        change = change_stream(
+            site,
+            lambda meta: meta.split(stream.name, number, (middle,), "decided"),
+            is_done=lambda meta: bool(meta.made_in("decided")),
+            point="stream.resharded",
+        )
+        await StreamDriver(stores).run(change)

@@ -134,6 +134,17 @@ def test_a_stream_comes_to_its_end(orders: Shell) -> None:
     assert orders.dlog("ls").lines[1:] == []
 
 
+def test_tail_since_a_time_says_what_trimmed_shards_may_have_had(orders: Shell) -> None:
+    orders.dlog("stream", "split", "orders", "0")
+    orders.dlog("truncate", "orders/0", "latest", "--yes")
+    orders.dlog("stream", "trim", "orders", "--yes")
+    with dlog.connect(orders.url) as client, client.stream("orders").open_reader() as reader:
+        left = sorted(message.value.decode() for _, message in reader)
+    done = orders.dlog("tail", "orders", "--since", "1h")
+    assert sorted(done.lines) == left
+    assert "shards [0] of the stream, which were trimmed; what is left" in done.err
+
+
 def test_a_ketama_stream(shell: Shell) -> None:
     words = ("--routing", "ketama", "--shards", "2", "--weights", "1,3")
     shell.dlog("stream", "create", "orders", *words)

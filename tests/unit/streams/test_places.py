@@ -84,6 +84,82 @@ def test_what_was_trimmed_is_told_or_skipped() -> None:
     assert list(order.reading) == [1]
 
 
+@given(RANDOM)
+def test_what_is_trimmed_unread_is_missed_and_nothing_else(random: Any) -> None:
+    """Whatever is trimmed while somebody reads, and goes on from the text of its place: a shard
+    that was not read to its end is told, once what follows it is to begin; all others never are."""
+    metas = list(history(random.randrange, 14))
+    meta = metas[0]
+    at = StreamPosition(meta.uid, heads={})
+    trimmed: set[int] = set()
+    told: set[int] = set()
+    order = ReadOrder(meta, at, only=None)
+    read: set[int] = set()
+    for newer in metas[1:]:
+        sealed = [s.number for s in newer.shards if s.state is ShardState.SEALED]
+        meta = newer.ended(sealed)
+        gone = [s for s in meta.shards if s.number in trimmed or random.randrange(3) == 0]
+        for shard in gone:  # oldest first, and nothing that is open
+            before = {each.number for each in meta.before(shard.parents)} - {shard.number}
+            if not shard.is_open and before <= trimmed:
+                trimmed.add(shard.number)
+        meta = meta.forgotten(n for n in trimmed if meta.has(n))
+        order = ReadOrder(meta, StreamPosition.parse(order.position.to_text()), only=None)
+        assert set(order.missed()) <= trimmed - read
+        told.update(order.missed(), order.skip_forgotten())
+        for shard in order.ready():
+            assert set(shard.parents) <= read | told
+            order.begin(shard.number, _at(shard.number))
+        for number in sorted(order.reading):
+            if not meta.shard(number).is_open and random.randrange(2):
+                order.end(number)
+                read.add(number)
+
+
+def test_what_follows_a_shard_that_was_trimmed_waits_for_who_reads_it() -> None:
+    """It is being read still: what it has comes before what follows it."""
+    meta = fresh(1).split("s", 0, [5], "t")
+    order = ReadOrder(meta, StreamPosition("uid", {0: _at(0, 3)}), only=None)
+    order.saw(meta.ended([0]).forgotten([0]))
+    assert order.ready() == []
+    assert order.missed() == []
+    order.end(0)
+    assert [shard.number for shard in order.ready()] == [1, 2]
+    assert order.missed() == []
+    assert order.position.done == {0}, "kept for the children, though it is listed no more"
+    order.begin(1, _at(1))
+    order.begin(2, _at(2))
+    assert order.position.done == frozenset()
+
+
+def test_a_place_keeps_the_heads_of_what_is_still_to_begin() -> None:
+    meta = fresh(1).split("s", 0, [5], "t")
+    at = StreamPosition("uid", heads={1: _at(1, 7), 0: _at(0, 2)})
+    order = ReadOrder(meta, at, only=None)
+    assert order.position == StreamPosition.parse(order.position.to_text()) == at
+    assert order.head_of(1) == _at(1, 7)
+    assert order.head_of(2) is None
+    order.begin(0, _at(0, 2))
+    assert order.position.heads == {1: _at(1, 7)}
+    order.end(0)
+    order.begin(1, _at(1, 7))
+    assert order.position.heads is None
+    assert not order.position.is_blank
+    nothing = ReadOrder(meta, StreamPosition("uid", heads={}), only=None).position
+    assert nothing.heads == {}, "somebody looked: it is no beginning any more"
+    assert not StreamPosition.parse(nothing.to_text()).is_blank
+    assert StreamPosition("uid").is_blank
+
+
+def test_some_shards_of_a_place_are_read_and_the_others_stay() -> None:
+    meta = fresh(3)
+    order = ReadOrder(meta, StreamPosition("uid", {0: _at(0, 1), 1: _at(1, 2)}), only=[1])
+    assert order.reading == {1: _at(1, 2)}
+    order.end(1)
+    assert order.is_over
+    assert order.position == StreamPosition("uid", {0: _at(0, 1)}, frozenset({1}))
+
+
 def test_a_place_of_another_stream_is_refused() -> None:
     with pytest.raises(ConfigError, match="made anew"):
         ReadOrder(fresh(), StreamPosition("another"), only=None)
@@ -133,6 +209,8 @@ def test_the_text_of_a_place() -> None:
         good.replace("}", ',"more":1}', 1),
         good[:-1] + ',"more":1}',
         good[:-1] + ',"since_us":"1"}',
+        good[:-1] + ',"heads":null}',
+        good[:-1] + ',"heads":{"x":{}}}',
         " " * (2 << 20),
     ):
         with pytest.raises(FormatError):

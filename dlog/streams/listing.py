@@ -1,0 +1,87 @@
+"""The list of a stream's shards, as its reader reads it again and again.
+
+Each reading of the list is a task of its own, which no time-out or cancellation of a caller cuts
+short. Nothing here holds the stream's reader: see `dlog.streams.sources`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dlog.awaited import longest
+from dlog.drive import Stores
+from dlog.errors import Handle, NotFound
+from dlog.reason import Reason, ReasonCode, Wait
+from dlog.streams.document import StreamMeta, StreamState
+from dlog.streams.driver import StreamDriver
+from dlog.streams.reshard import Site, read_stream
+
+
+class ShardList:
+    """Of one stream. `NotFound` once the stream is removed, also where another one has its name."""
+
+    def __init__(self, stores: Stores, site: Site) -> None:
+        self._stores = stores
+        self._site = site
+        self._driver = StreamDriver(stores)
+        self._uid: str | None = None
+        self._under_way: asyncio.Task[StreamMeta] | None = None
+        self._next: asyncio.Task[StreamMeta] | None = None  # has not begun to read yet
+
+    def ask(self) -> asyncio.Task[StreamMeta]:
+        """The list, by a read that begins after this call. Many who ask at once share one."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._read())
+            self._next.add_done_callback(_seen)
+        return self._next
+
+    async def newest(self) -> StreamMeta:
+        """Cancelling abandons the wait only."""
+        return await asyncio.shield(self.ask())
+
+    async def _read(self) -> StreamMeta:
+        if self._under_way is not None:
+            await asyncio.wait([self._under_way])
+        self._under_way, self._next = self._next, None
+        try:
+            meta = (await self._driver.run(read_stream(self._site))).meta
+        finally:
+            self._under_way = None
+        name = self._site.name
+        if meta.state is StreamState.DELETING:
+            raise NotFound(f"the stream {name!r} is being removed", handle=Handle.DEAD)
+        if self._uid is not None and meta.uid != self._uid:
+            raise NotFound(
+                f"the stream {name!r} was removed; the one that has its name now is another one",
+                handle=Handle.DEAD,
+            )
+        self._uid = meta.uid
+        return meta
+
+    def why(self, shard: int) -> Reason:
+        """What whoever waits for the list behind the end of this shard waits for."""
+        clock = self._stores.clock
+        wait = Wait(
+            ReasonCode.METADATA,
+            f"shard {shard} was read to its end, and the list of shards is being read for those "
+            "that follow it",
+            {"shard": shard},
+        ).because(longest(self._driver.awaited.values()))
+        return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())
+
+    def stop(self) -> None:
+        """Without waiting."""
+        for task in (self._under_way, self._next):
+            if task is not None:
+                task.cancel()
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._under_way, self._next) if task is not None]
+        self.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _seen(task: asyncio.Task[StreamMeta]) -> None:
+    """Of a failure that nobody waits for any more, nothing is logged."""
+    if not task.cancelled():
+        task.exception()
