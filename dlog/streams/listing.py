@@ -58,13 +58,12 @@ class ShardList:
         self._uid = meta.uid
         return meta
 
-    def why(self, shard: int) -> Reason:
-        """What whoever waits for the list behind the end of this shard waits for."""
+    def why(self, shard: int, because: str = "it was read to its end") -> Reason:
+        """What a shard waits for whose reader waits for the list."""
         clock = self._stores.clock
         wait = Wait(
             ReasonCode.METADATA,
-            f"shard {shard} was read to its end, and the list of shards is being read for those "
-            "that follow it",
+            f"shard {shard}: {because}, and the list of shards is being read",
             {"shard": shard},
         ).because(longest(self._driver.awaited.values()))
         return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())

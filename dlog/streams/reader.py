@@ -38,6 +38,7 @@ from dlog.streams.reshard import Site
 from dlog.streams.sources import Reading, Source
 from dlog.streams.starts import End, Starts, check_start
 from dlog.streams.starts import StreamStart as StreamStart
+from dlog.streams.tails import remains_of
 from dlog.together import together
 
 ReadingOrder = Literal["arrival", "time"]
@@ -138,14 +139,22 @@ class StreamReader:
         for number in self._only or ():
             if number not in known:
                 meta.shard(number)
-        starts = Starts(self._stores, meta, self._options, self._only)
+        starts = Starts(self._stores, self.stream, meta, self._options, self._only)
         at = await starts.place(start)
         order = ReadOrder(meta, at, only=self._only)
+        for number, place in tuple(order.reading.items()):
+            if not meta.has(number) and await self._was_read(number, place):
+                order.end(number)
         if self._may_jump:
             order.skip_forgotten()
         else:
             order.refuse_forgotten()
         return order, None if self._options.follow else await starts.ends(order.done)
+
+    async def _was_read(self, number: int, at: Position) -> bool:
+        """Of a shard that was trimmed."""
+        left = await remains_of(self._stores, self.stream, number)
+        return left is not None and not left.had_more(at)
 
     @property
     def _may_jump(self) -> bool:
@@ -449,7 +458,15 @@ class StreamReader:
     def _start(self, shard: Shard, at: Position | None) -> None:
         order = self._order
         assert order is not None
-        reading = Reading(self._stores, self._options, order, self._ends, self._news, self._listing)
+        reading = Reading(
+            self.stream,
+            self._stores,
+            self._options,
+            order,
+            self._ends,
+            self._news,
+            self._listing,
+        )
         source = self._sources[shard.number] = Source(shard, reading)
         source.start(at)
 

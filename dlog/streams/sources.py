@@ -25,7 +25,7 @@ from dlog.streams.document import Shard, ShardState
 from dlog.streams.listing import ShardList
 from dlog.streams.places import ReadOrder, trimmed
 from dlog.streams.starts import End
-from dlog.streams.tails import first_seq_of, unmade
+from dlog.streams.tails import first_seq_of, remains_of, unmade
 
 BATCHES_AHEAD = 2  # of each shard, beside what its reader has read ahead
 LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
@@ -34,6 +34,7 @@ LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
 class Reading(NamedTuple):
     """What all shards of one reader share."""
 
+    stream: str
     stores: Stores
     options: ReaderOptions
     order: ReadOrder
@@ -54,12 +55,16 @@ class Source:
         self.room = asyncio.Event()
         self.room.set()
         self._reading = reading
+        self._at: Position | None = None  # to begin at
         self._is_begun = False
+        self._is_checked = True  # that its log is of our stream
         self._is_unmade = False  # its log is not there yet, and so there is nothing
 
     @property
     def at_tail(self) -> bool:
         """All that could be read has been handed out. Not before it was looked for."""
+        if self.error is not None:
+            return False
         if self._is_unmade:
             return True
         return self._is_begun and not self.ready and self.reader is not None and self.reader.at_tail
@@ -94,12 +99,15 @@ class Source:
         if isinstance(self.error, DlogError):
             told = f"reading shard {number} ended: {self.error}"
             return Reason(ReasonCode.LOST, told, told_of(self.error))
+        if not self._is_checked:
+            return self._reading.listing.why(number, f"log {log!r} was opened by its name")
         if self._is_unmade:
             told = f"shard {number} has no log {log!r} yet: nobody wrote to it"
             return Reason(ReasonCode.AT_TAIL, told, {"log": log})
         return None if self.reader is None else self.reader.why()
 
     def start(self, at: Position | None) -> None:
+        self._at = at
         self._run(functools.partial(self._read_all, at))
 
     async def skip(self) -> None:
@@ -139,11 +147,17 @@ class Source:
             self._reading.news.set()
 
     async def _refuse_gone(self, error: NotFound) -> None:
-        """The log is not there any more. Where its shard was trimmed, messages were missed, which
-        is what ends the shard; a reader that jumps goes on behind them."""
-        if (await self._reading.listing.newest()).has(self.shard.number):
+        """The log is not there any more. Where its shard was trimmed, and was not read to its end,
+        messages were missed, which is what ends the shard; a reader that jumps goes on behind
+        them."""
+        reading = self._reading
+        if (await reading.listing.newest()).has(self.shard.number):
             raise error
-        if self._reading.options.on_truncated != "jump":
+        at = self.reader.position if self._is_begun and self.reader is not None else self._at
+        left = await remains_of(reading.stores, reading.stream, self.shard.number)
+        if at is not None and left is not None and not left.had_more(at):
+            return
+        if reading.options.on_truncated != "jump":
             raise trimmed((self.shard.number,)) from error
 
     async def _read_all(self, at: Position | None) -> None:
@@ -184,7 +198,9 @@ class Source:
         start: Start = "earliest" if since_us is None else us_datetime(since_us)
         await self._find_log(reader, start, end)
         # The log has a name only. If the list is of our stream still, the log was of it, too.
+        self._is_checked = False
         await reading.listing.newest()
+        self._is_checked = True
         here, head = reader.position, reading.order.head_of(self.shard.number)
         if head is not None and head.log_uid != here.log_uid:
             raise NotFound(f"the log {self.shard.log!r} was removed", log=self.shard.log)

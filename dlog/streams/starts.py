@@ -15,7 +15,7 @@ from dlog.ids import Position
 from dlog.options import ReaderOptions
 from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.places import StreamPosition, ends_are_looked_for, trimmed_parents
-from dlog.streams.tails import LogEnds, ends_of, since_of
+from dlog.streams.tails import LogEnds, ends_of, remains_of, since_of
 
 StreamStart = str | StreamPosition | datetime
 
@@ -45,11 +45,13 @@ class Starts:
     def __init__(
         self,
         stores: Stores,
+        stream: str,
         meta: StreamMeta,
         options: ReaderOptions,
         only: Container[int] | None,
     ) -> None:
         self._stores = stores
+        self._stream = stream
         self._meta = meta
         self._options = options
         self._only = only
@@ -91,7 +93,8 @@ class Starts:
 
     async def _latest(self) -> StreamPosition:
         """At the tail of each shard whose log takes messages. A shard before which another one is
-        not terminated has none yet, and is begun behind that."""
+        not terminated has none yet, and is begun behind that. A log that was terminated since the
+        list was read is read to its end, for the shards that follow it are not in this list."""
         logs: dict[int, LogEnds | None] = {}
         for group in ends_are_looked_for(self._meta):  # children before their parents
             wanted = [s for s in group if self._counts(s.number) and not _has_ended(s)]
@@ -103,12 +106,12 @@ class Starts:
             if _has_ended(shard):
                 done.add(shard.number)
             elif log is not None and self._are_done(shard, done):
-                if log.is_terminated:
+                if log.is_terminated and not shard.is_open:
                     done.add(shard.number)
                 else:
                     assert log.next_seq is not None
                     places[shard.number] = Position(log.uid, log.next_seq, None)
-        return StreamPosition(self._meta.uid, places, frozenset(done))
+        return StreamPosition(self._meta.uid, places, frozenset(done), heads={})
 
     async def _since(self, since_us: int) -> StreamPosition:
         """Shards that were terminated before that time are done; all others are read from it on."""
@@ -121,14 +124,24 @@ class Starts:
             log = found[shard.number]
             if not log.is_whole:
                 unknown.update(n for n in shard.parents if n in lost and self._counts(n))
-            if log.is_over and self._are_done(shard, done):
+            if log.is_over and not shard.is_open and self._are_done(shard, done):
                 done.add(shard.number)
-        if unknown and self._options.on_truncated != "jump":
+        if self._options.on_truncated != "jump":
+            await self._refuse_unknown(unknown, since_us)
+        return StreamPosition(self._meta.uid, {}, frozenset(done), since_us)
+
+    async def _refuse_unknown(self, trimmed: set[int], since_us: int) -> None:
+        """`Truncated` if these shards may have had messages from that time on."""
+        unknown: list[int] = []
+        for number in sorted(trimmed):
+            left = await remains_of(self._stores, self._stream, number)
+            if left is None or not left.is_older(since_us):
+                unknown.append(number)
+        if unknown:
             raise Truncated(
                 f"what was written from {us_datetime(since_us).isoformat()} on, or some of it, may "
-                f"have been in shards {sorted(unknown)} of the stream, which were trimmed"
+                f"have been in shards {unknown} of the stream, which were trimmed"
             )
-        return StreamPosition(self._meta.uid, {}, frozenset(done), since_us)
 
     def _are_done(self, shard: Shard, done: Container[int]) -> bool:
         return all(parent in done for parent in shard.parents if self._counts(parent))

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dlog import limits
 from dlog.admin.status import LogStatus, status_of
 from dlog.clock import us_datetime
-from dlog.drive import Stores
+from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import NotFound, Truncated
+from dlog.ids import Position
+from dlog.meta.cas import read_log
+from dlog.meta.listed import End
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import TailMode
 from dlog.reader.feed import look
 from dlog.reader.places import find_head_seq, find_tail, locate
 from dlog.reader.segments import SegmentView, by_the_newest_list
-from dlog.streams.document import Shard, ShardState, StreamMeta
+from dlog.streams.document import Shard, ShardState, StreamMeta, shard_log
 from dlog.streams.places import ends_are_looked_for
 from dlog.together import some_at_once
 
@@ -133,6 +137,34 @@ def _find_ends(view: SegmentView, with_tails: bool) -> Procedure[LogEnds]:
 def first_seq_of(meta: LogMeta) -> int:
     """Of the first message that a log ever had, or will have."""
     return 0 if meta.copy_of is None else meta.copy_of.first_seq
+
+
+class Remains(NamedTuple):
+    """What stays of a log that was removed: where it ended."""
+
+    uid: str
+    end: End
+
+    def had_more(self, at: Position) -> bool:
+        """Behind this place; also where the place is of another log."""
+        return self.uid != at.log_uid or self.end.next_seq > at.next_seq
+
+    def is_older(self, since_us: int) -> bool:
+        """All of it, and of the shards before it. An empty one says nothing of those."""
+        return self.end.next_seq > 0 and self.end.last_time_us < since_us
+
+
+async def remains_of(stores: Stores, stream: str, number: int) -> Remains | None:
+    """Of a shard that was trimmed; None where nothing stays. The first shard of a log that was
+    split is that log itself."""
+    driver = Driver(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
+    for log in (shard_log(stream, number), stream)[: 2 if number == 0 else 1]:
+        try:
+            meta = (await driver.run(read_log(stores.layout.log(log)))).meta
+        except NotFound:
+            continue
+        return Remains(meta.uid, meta.end) if meta.is_removed else None
+    return None
 
 
 @dataclass(frozen=True, slots=True)

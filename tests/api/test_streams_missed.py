@@ -199,6 +199,28 @@ async def test_a_child_that_is_trimmed_while_its_parent_is_read_is_told(
             assert logs_of(found) <= {0, 2}
 
 
+async def test_a_shard_that_was_read_to_its_end_is_not_missed_when_it_is_trimmed(
+    api: Api,
+) -> None:
+    """Though the reader had not heard that this was its end."""
+    async with a_stream(api, 1) as (client, stream):
+        async with stream.open_writer() as writer:
+            await _round(writer, OLD)
+            async with stream.open_reader(follow=True) as reader:
+                read = 0
+                while read < len(KEYS):
+                    before = _place(reader)
+                    read += len(await reader.read(1))
+                place = _place(reader)
+            await stream.split(0)
+            await _round(writer, NEW)
+        await truncate_all(client, stream, 0)
+        assert await stream.trim() == (0,)
+        assert by_key(await read_stream(stream, start=place)) == {key: [NEW] for key in KEYS}
+        with pytest.raises(dlog.Truncated, match=r"\[0\].*trimmed"):
+            await stream.open_reader(start=before)
+
+
 def _was_read_ahead(reader: Any, shard: int) -> bool:
     inner = getattr(reader, "inner", reader)
     source = getattr(inner, "_inner", inner)._sources.get(shard)
@@ -219,6 +241,27 @@ async def test_from_a_time_on_what_was_trimmed_may_be_missed(api: Api) -> None:
             assert logs_of(await read_stream(stream, start=old, on_truncated="jump")) == {1, 2}
             await stream.trim()
         assert await read_stream(stream, start=datetime.now(UTC)) == []
+
+
+async def test_from_a_time_behind_what_was_trimmed_nothing_is_missed(api: Api) -> None:
+    """What stays of a trimmed shard says when its last message was written; those that follow it
+    have none, and not even logs."""
+    async with a_stream(api, 1) as (client, stream):
+        async with stream.open_writer() as writer:
+            await _round(writer, OLD)
+        last_us = max(m.timestamp_us for _, m in await read_stream(stream))
+        await stream.split(0)
+        await truncate_all(client, stream, 0)
+        assert await stream.trim() == (0,)
+        last = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=last_us)
+        with pytest.raises(dlog.Truncated, match=r"shards \[0\]"):
+            await stream.open_reader(start=last)
+        behind = last + timedelta(microseconds=1)
+        async with stream.open_reader(start=behind, follow=True) as reader:
+            async with stream.open_writer() as writer:
+                await _round(writer, NEW)
+            found = await _all_of(reader, len(KEYS))
+            assert by_key(found) == {key: [NEW] for key in KEYS}
 
 
 async def test_a_stream_that_was_made_again_is_not_read(api: Api) -> None:

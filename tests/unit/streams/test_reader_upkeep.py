@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from dlog import aio
 from dlog.errors import Corrupt, DlogError, Truncated, Unavailable
 from dlog.meta.memory import MemoryMetaStore
 from dlog.reason import ReasonCode
+from dlog.streams.places import StreamPosition
 from dlog.streams.reader import StreamReader
 from tests.api.streaming import KEYS
 from tests.api.waiting import eventually
@@ -132,7 +135,14 @@ async def test_a_shard_is_opened_once_however_often_somebody_asks(
         assert not reader.at_tail
     assert set(reader.why()) == {1, 2}
     assert asked.count == 2
+    asked.hold(LIST)
     asked.let_go(LOG)
+    await _polled(reader, lambda: asked.count)
+    assert not reader.at_tail
+    reasons = reader.why()
+    assert set(reasons) == {1, 2}
+    assert all("list of shards is being read" in str(each) for each in reasons.values())
+    asked.let_go(LIST)
     assert len(await _polled(reader, lambda: reader.at_tail)) == len(KEYS)
     await reader.close()
 
@@ -218,17 +228,60 @@ async def _fill(reader: StreamReader, found: list[Any], until: Callable[[Any], b
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("on_truncated", ["raise", "jump"])
-async def test_a_shard_that_is_trimmed_under_its_reader_is_told_or_jumped(
-    asked: Asked, on_truncated: str
+@pytest.mark.parametrize("start", ["earliest", "latest", "time"])
+async def test_a_split_while_a_reader_is_opened_is_followed(
+    stream: Any, asked: Asked, start: str
 ) -> None:
-    """The list had it when the reader came, and its log is gone when it is opened."""
+    """The reader's list is from before the split, and what it hears of the log from behind it."""
+    async with stream.open_writer() as writer:
+        await writer.append_many([b"old"] * len(KEYS), keys=KEYS)
+        asked.hold(LOG, most=1)
+        at = datetime.now(UTC) if start == "time" else start
+        opening = asyncio.ensure_future(_opened(stream, at))
+        await eventually(lambda: asked.count)
+        await stream.split(0)
+        await writer.append_many([b"new"] * len(KEYS), keys=KEYS)
+        asked.let_go(LOG)
+        async with await opening as reader:
+            found = await _polled(reader, lambda: reader.at_tail and 0 not in reader.shards)
+        values = Counter(m.value for _, m in found)
+        assert values == {b"new": len(KEYS)} | ({} if start != "earliest" else {b"old": len(KEYS)})
+
+
+async def _opened(stream: Any, start: Any) -> StreamReader:
+    return await stream.open_reader(start=start, follow=True)  # type: ignore[no-any-return]
+
+
+async def test_a_place_in_nothing_is_no_beginning() -> None:
+    """Of a reader from the latest on, when no shard had a log: what comes and goes is missed."""
+    async with aio.connect(f"memory:upkeep-{next(_worlds)}") as client:
+        stream = await client.create_stream("orders", shards=1)
+        async with stream.open_reader(start="latest", follow=True) as reader:
+            place = StreamPosition.parse(reader.position.to_text())
+        async with stream.open_writer() as writer:
+            await writer.append_many([b"x"] * len(KEYS), keys=KEYS)
+        async with stream.open_reader(start=place) as reader:
+            assert len(await _polled(reader, lambda: reader.at_tail)) == len(KEYS)
+        await client.admin.truncate("orders/0", 3)
+        async with stream.open_reader(start=place) as reader:
+            with pytest.raises(Truncated, match="messages 0 to 2"):
+                await reader.read()
+
+
+@pytest.mark.parametrize(("on_truncated", "left"), [("raise", 1), ("jump", 1), ("raise", 0)])
+async def test_a_shard_that_is_trimmed_under_its_reader_is_told_or_jumped(
+    asked: Asked, on_truncated: str, left: int
+) -> None:
+    """The list had it when the reader came, and its log is gone when it is opened. Nobody is told
+    where all of it was read."""
     async with aio.connect(f"memory:upkeep-{next(_worlds)}") as client:
         stream = await client.create_stream("orders", shards=1)
         async with stream.open_writer() as writer:
             await writer.append_many([b"old"] * len(KEYS), keys=KEYS)
             async with stream.open_reader() as reader:
-                await reader.read(1)
+                read = 0
+                while read < len(KEYS) - left:
+                    read += len(await reader.read(len(KEYS) - left - read))
                 place = reader.position
             await stream.split(0)
             await writer.append_many([b"new"] * len(KEYS), keys=KEYS)
@@ -240,7 +293,7 @@ async def test_a_shard_that_is_trimmed_under_its_reader_is_told_or_jumped(
             await client.admin.truncate("orders/0", "latest")
             assert await stream.trim() == (0,)
             asked.let_go(LOG)
-            if on_truncated == "raise":
+            if on_truncated == "raise" and left:
                 with pytest.raises(Truncated, match=r"\[0\].*trimmed"):
                     await reader.read()
                 assert reader.why()[0].code is ReasonCode.LOST
