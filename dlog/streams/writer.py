@@ -298,7 +298,13 @@ class StreamWriter:
             is_lane = lane is not None and lane.writer._engine.batcher._origin.log_uid
             if token.log_uid in (shard.log_uid, is_lane):
                 return await Looks(self._stores, shard.log).resolve(token)
-        return TooLate(f"no shard of the stream is the log {token.log_uid} of the token any more")
+        if token.log_uid in self._following.had:
+            return TooLate(f"the shard with the log {token.log_uid} of the token was trimmed")
+        raise NotFound(
+            f"no shard of stream {self.stream!r} is the log {token.log_uid} of the token: it was "
+            "trimmed, or the token is of another stream",
+            token=token,
+        )
 
     # --- life
 

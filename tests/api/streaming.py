@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import dlog
+from dlog.streams import reshard
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reshard import Site, change_stream
 from tests.api.adapter import Api, rest_of
@@ -106,6 +107,16 @@ async def truncate_all(client: Any, stream: Any, *numbers: int) -> None:
 async def a_stream(api: Api, shards: int = 3, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
     async with api.connect() as client:
         yield client, await client.create_stream("orders", shards=shards, **options)
+
+
+async def end_log(api: Api, stream: Any, number: int) -> None:
+    """Of a shard that is sealed, as whoever carries the change out does first."""
+    (shard,) = [each for each in await stream.shards() if each.number == number]
+    async with stores_of(api) as stores:
+        site = Site(stream.name, stores.layout.stream(stream.name), stores.chance)
+        driver = StreamDriver(stores)
+        meta = (await driver.run(reshard.read_stream(site))).meta
+        await driver._end(meta.log_of(shard, stream.name), meta.options)
 
 
 async def decide_split(api: Api, stream: Any, number: int) -> None:

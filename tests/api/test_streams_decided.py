@@ -13,7 +13,15 @@ import pytest
 import dlog
 from dlog.streams.document import ShardState
 from tests.api.adapter import Api
-from tests.api.streaming import KEYS, a_stream, by_key, decide_split, read_stream, truncate_all
+from tests.api.streaming import (
+    KEYS,
+    a_stream,
+    by_key,
+    decide_split,
+    end_log,
+    read_stream,
+    truncate_all,
+)
 from tests.api.waiting import eventually
 
 
@@ -53,11 +61,11 @@ async def test_the_latest_is_what_the_old_shard_still_takes(api: Api) -> None:
 
 async def test_the_latest_of_a_shard_that_was_decided_and_ended_is_behind_it(api: Api) -> None:
     """Its log is terminated, and the list does not say so yet."""
-    async with a_stream(api, 1) as (client, stream):
+    async with a_stream(api, 1) as (_, stream):
         async with stream.open_writer() as writer:
             await writer.append_many([b"old"] * len(KEYS), keys=KEYS)
         await decide_split(api, stream, 0)
-        await client.admin.terminate("orders/0")
+        await end_log(api, stream, 0)
         async with stream.open_reader(start="latest", follow=True) as reader:
             assert 0 not in reader.shards
             async with stream.open_writer() as writer:

@@ -38,6 +38,7 @@ class _Wholes:
                 mark = None if walk.seen is None else walk.meta.stream
                 self._there[walk.name] = mark
         self._streams: dict[str, StreamMeta | None] = {}
+        self._missing: set[str] = set()  # streams that are told to be
 
     async def run(self) -> None:
         for name in await self._names(self._stores.layout.streams):
@@ -81,6 +82,7 @@ class _Wholes:
                 lost.setdefault(stream, []).append(log)
         for uid, logs in lost.items():
             name = logs[0].rpartition("/")[0]
+            self._missing.add(name)
             told = f"{named(logs)} are shards of stream {name!r} ({uid}), which is not there"
             self._bad(Kind.STREAM_MISSING, told, path=self._stores.layout.stream(name))
 
@@ -96,7 +98,7 @@ class _Wholes:
             return
         if stream not in self._streams and not self._has(stream):
             shards = [log for log in self._there if _is_shard(log, stream)]
-            if shards:
+            if shards and stream not in self._missing:
                 told = f"group {group!r} consumes it, and its shards are there: {named(shards)}"
                 self._bad(Kind.STREAM_MISSING, told, path=self._stores.layout.stream(stream))
             return

@@ -33,6 +33,7 @@ class Run:
         self.position: Position | None = None
         self.failures = 0
         self.error: Exception | None = None
+        self.refused: str | None = None
         self.busy_since_s: float | None = None
         self.told: list[Any] = []
         for name, value in more.items():

@@ -16,20 +16,26 @@ from dlog import aio
 from dlog.errors import NotFound
 from dlog.ids import Position
 from dlog.options import ReaderOptions
-from dlog.streams.sources import End, Reading, Source
+from dlog.streams.listing import ShardList
+from dlog.streams.reshard import Site
+from dlog.streams.sources import Reading, Source
+from dlog.streams.starts import End
 from tests.api.waiting import eventually
 
 _worlds = itertools.count()
 
 
 class Scene:
-    def __init__(self, client: Any, stores: Any, shard: Any) -> None:
-        self.client, self.stores, self.shard = client, stores, shard
+    def __init__(self, stream: Any, stores: Any, shard: Any) -> None:
+        self.stream, self.stores, self.shard = stream, stores, shard
 
     def source(self, ends: dict[int, End] | None = None, stores: Any = None) -> Source:
-        order: Any = SimpleNamespace(since_us=None, begin=lambda number, at: None)
-        options = ReaderOptions(follow=ends is None)
-        reading = Reading(stores or self.stores, options, order, ends, asyncio.Event())
+        order: Any = SimpleNamespace(
+            since_us=None, begin=lambda number, at: None, head_of=lambda number: None
+        )
+        options, stores = ReaderOptions(follow=ends is None), stores or self.stores
+        listing = ShardList(stores, Site.at(stores.layout, "orders", stores.chance))
+        reading = Reading("orders", stores, options, order, ends, asyncio.Event(), listing)
         return Source(self.shard, reading)
 
 
@@ -39,7 +45,7 @@ async def scene() -> AsyncIterator[Scene]:
     async with aio.connect(f"memory:sources-{next(_worlds)}") as client:
         stream = await client.create_stream("orders", shards=1)
         (shard,) = await stream.shards()
-        yield Scene(client, await client._stores(True), shard)
+        yield Scene(stream, await client._stores(True), shard)
 
 
 def log(*, at_tail: bool, has_ended: bool = False) -> Any:
@@ -98,12 +104,12 @@ async def test_a_log_that_is_not_made_yet_is_waited_for_by_a_watch(scene: Scene)
         await asyncio.sleep(0)
     assert source.is_idle
     assert meta.watches == 1
-    async with scene.client.open_writer(scene.shard.log) as writer:
+    async with scene.stream.open_writer() as writer:
         await writer.append(b"x")
         await eventually(lambda: source.ready)
     assert source.ready[0].to_pylist()[0].value == b"x"
     assert not source.at_tail
-    assert source.log_uid == (await scene.client.admin.describe(scene.shard.log)).uid
+    assert source.log_uid == scene.shard.log_uid
     source.drop()
     assert source.task is not None
     await asyncio.gather(source.task, return_exceptions=True)
@@ -138,7 +144,7 @@ async def test_nothing_is_asked_of_a_shard_whose_place_is_at_the_end_of_the_read
 async def test_a_shard_that_is_dropped_says_nothing_of_its_own(scene: Scene) -> None:
     """The reader of the stream does; and there may be nothing yet to let go."""
     scene.source().drop()
-    async with scene.client.open_writer(scene.shard.log) as writer:
+    async with scene.stream.open_writer() as writer:
         await writer.append(b"x")
     source = scene.source()
     source.start(None)

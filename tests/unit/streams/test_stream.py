@@ -180,7 +180,7 @@ async def test_what_a_writer_sends_is_known_by_its_token(scene: Scene) -> None:
         strange = ticket.token
     other = await scene.client.create_stream("others", shards=1)
     async with other.open_writer() as writer:
-        with pytest.raises(NotFound, match="no shard that this writer has"):
+        with pytest.raises(NotFound, match="of another stream"):
             await writer.resolve(strange)
 
 
