@@ -184,8 +184,10 @@ def _find(opening: Opening) -> Procedure[_Sight]:
 
 
 def _refuse_another_log(opening: Opening, meta: LogMeta) -> None:
-    refuse_unless_shard(meta, opening.shard, opening.name)
+    if opening.shard is not None:  # first: that another log has ended says nothing of this one
+        refuse_unless_shard(meta, opening.shard, opening.name)
     refuse_unless_open(meta, opening.name)
+    refuse_unless_shard(meta, opening.shard, opening.name)
     known = opening.stood_by
     if known is not None and known.seen.meta.uid != meta.uid:
         raise NotFound(

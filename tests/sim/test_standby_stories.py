@@ -112,6 +112,7 @@ async def test_a_writer_that_died_is_not_present(sim: Simulation) -> None:
     with pytest.raises(dlog.DlogError):
         await old.append(b"nobody takes it")
     sim.heal()
+    await sim.pass_time(1.0)  # its name is taken away behind that
     log = await sim.open_writer("orders", takeover="if_dead")
     await log.append(b"two")
 

@@ -151,8 +151,14 @@ def test_who_renews_lives_and_who_does_not_is_silent(orders: Shell) -> None:
         assert "did not renew" in said
 
 
+def to_shard_1(shell: Shell, *values: bytes) -> None:
+    """Of three: the one that has the key `key 0`."""
+    lines = b"".join(b"key 0:%s\n" % value for value in values)
+    shell.dlog("produce", "orders", "-q", "-k", ":", feed=lines)
+
+
 def test_the_lag_of_each_shard_and_of_all(billing: Shell) -> None:
-    billing.dlog("produce", "orders/1", "-q", feed=b"a\nb\nc\n")
+    to_shard_1(billing, b"a", b"b", b"c")
     told = objects(billing, "group", "lag", "billing", "orders")
     assert [(each["shard"], each["messages"]) for each in told] == [
         (0, 0),
@@ -437,7 +443,7 @@ def test_top_shows_a_group(orders: Shell) -> None:
         assert (told[1]["lag"], told[1]["catch_up_s"]) == (0, 0.0)
         (worker,) = told[1]["workers"]
         assert (worker["id"]["name"], worker["shards"]) == ("ann", 3)
-    orders.dlog("produce", "orders/1", "-q", feed=b"a\nb\n")
+    to_shard_1(orders, b"a", b"b")
     shown = orders.dlog(*words, "-n", "1").out.decode()
     assert "lag    2 messages, no time to catch up in can be told" in shown
     assert "no_workers  shard 1: the group has no workers" in shown
