@@ -48,7 +48,7 @@ class DlogError(Exception):
     handle: Handle = Handle.USABLE
     _about_keys: ClassVar[frozenset[str]] = frozenset(
         "log ledger_id entry_id path offset epoch winner elapsed_ms attempt missing needed "
-        "new_head pid raw token id tail producer place left".split()
+        "new_head pid raw token id tail producer place stream left".split()
     )
 
     def __init__(

@@ -16,6 +16,7 @@ from dlog.admin.fsck.repair import repair
 from dlog.admin.fsck.report import RepairReport, Report, Step
 from dlog.admin.fsck.run import FsckOptions, fsck
 from dlog.admin.fsck.unlisted import unlisted
+from dlog.admin.hidden import refuse_first_shard, withdraw_if_hidden
 from dlog.admin.holds import Holding, check_note, drop_hold, put_hold
 from dlog.admin.jobs import Jobs, UnlessClosed
 from dlog.admin.moves import GetStores, MetaMoves

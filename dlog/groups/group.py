@@ -323,6 +323,8 @@ class Group:
         if members:
             raise Conflict(f"group {self.name!r} has workers: {members[0].id}")
         admin = self._logs.admin
+        name = hold_name(self.name, self.stream)
+        await site.driver.run(_delete(site.stores.layout.stream_hold(self.stream, name)))
         trimmed = await site.driver.run(_leased(site.places))
         for log in dict.fromkeys((*(shard.name for shard in site.shards), *trimmed)):
             with contextlib.suppress(NotFound):

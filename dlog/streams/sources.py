@@ -179,7 +179,8 @@ class Source:
         end = None if reading.ends is None else reading.ends.get(number)
         if end is not None and at is not None and at.next_seq >= end.seq:
             return None
-        reader = self.reader = Reader(reading.stores, self.shard.log, reading.options)
+        uid = self.shard.log_uid or None
+        reader = self.reader = Reader(reading.stores, self.shard.log, reading.options, uid)
         if at is not None:
             await reader.seek(at, end=None if end is None else end.seq)
         else:

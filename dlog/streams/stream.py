@@ -112,7 +112,7 @@ class Stream:
         stores = await self._get_stores(True)
         site = self._site(stores)
         seen = await StreamDriver(stores).run(read_stream(site))
-        writer = StreamWriter(stores, site, options, seen.meta.options, shards)
+        writer = StreamWriter(stores, site.of(seen.meta), options, seen.meta.options, shards)
         if self._configs is not None:
             await self._configs.add_stream_writer(writer, options, given)
         await writer.open()

@@ -103,7 +103,7 @@ async def ends_of(
     """By number; None for a shard whose log is not made yet. Tails cost a look at the ledgers."""
 
     async def ask(shard: Shard) -> LogEnds | None:
-        view = SegmentView(shard.log, stores.layout, tail=tail)
+        view = SegmentView(shard.log, stores.layout, shard.log_uid or None, tail=tail)
         try:
             return await look(stores, view, _ends(view, with_tails))
         except NotFound as error:
