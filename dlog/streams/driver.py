@@ -1,5 +1,5 @@
-"""Performs what changing a stream asks of single logs: to end one, to look for one, to count the
-numbers of producers in one that has ended. It decides nothing."""
+"""Performs what changing a stream asks of single logs: to make, to end, to remove and to look for
+one, to count the numbers of producers in one that has ended. It decides nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlog.admin.terminate import terminate
 from dlog.chance import backoff_s
 from dlog.drive import Driver, Stores
 from dlog.effects import Effect
-from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, Unsupported
+from dlog.errors import DlogError, NotFound, Retry, Unsupported
 from dlog.meta.cas import read_log
 from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
@@ -21,9 +21,10 @@ from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
 from dlog.streams.document import StreamMeta, of_one_log
 from dlog.streams.lanes import CountNumbers, LastWriter
+from dlog.streams.making import make_log
 from dlog.streams.numbers import Numbers
 from dlog.streams.removal import RemoveLog
-from dlog.streams.reshard import EndLog, LookForLog, mark_as_shard, read_stream
+from dlog.streams.reshard import EndLog, LookForLog, mark_as_shard
 from dlog.streams.reshard import Site as StreamSite
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner, new_mark
@@ -81,8 +82,9 @@ class StreamDriver(Driver):
             try:
                 if await self._ended(shard, is_patient=attempt < PATIENT_TRIES):
                     return
-            except NotFound:
-                await self.make(shard, options)  # so that nobody can make it, and write to it
+            except NotFound:  # it is made, so that nobody can make it later, and write to it
+                if not await self.make(shard, options):
+                    return  # it was ended, and trimmed
             except DlogError as error:
                 if error.retry is Retry.NEVER or attempt + 1 == ENDING_TRIES:
                     raise
@@ -122,61 +124,12 @@ class StreamDriver(Driver):
             return 0, 0
         return _last_writer(meta), meta.born_epoch
 
-    async def make(self, shard: ShardLog, options: LogOptions) -> None:
-        """The log of a listed shard, unless it is there. What an earlier stream of the name left
-        behind is removed first. `NotFound` when the shard's own stream is gone: then whatever was
-        made here is removed again."""
-        for _ in range(ENDING_TRIES):
-            await self._check_listed(shard)
-            if await self._made(shard, options):
-                break
-        try:
-            await self._check_listed(shard)
-        except NotFound:
-            await self.remove(shard)
-            raise
-
-    async def _made(self, shard: ShardLog, options: LogOptions) -> bool:
-        """False when another log had to go first, or somebody else was faster."""
-        path = self.stores.layout.log(shard.name)
-        uid = shard.uid or self.stores.chance.token()
-        fresh = LogMeta(uid=uid, options=options, stream=shard.mark)
-        with contextlib.suppress(AlreadyExists):
-            await self.stores.meta.create(path, fresh.to_bytes())
-            return True
-        seen = await self.run(read_log(path))
-        meta = seen.meta.is_here(shard.name)
-        if meta.state is LogState.DELETED:
-            reborn = meta.reborn(uid, options, stream=shard.mark)
-            with contextlib.suppress(Conflict):
-                await self.stores.meta.put(path, reborn.to_bytes(), seen.version)
-                return True
-            return False
-        if not shard.is_log(meta):
-            await self._clear(shard, meta)
-            return False
-        if meta.state is LogState.DELETING:
-            await self.remove(shard)
-            return False
-        return True
-
-    async def _check_listed(self, shard: ShardLog) -> None:
-        if not shard.uid:
-            return
+    async def make(self, shard: ShardLog, options: LogOptions) -> bool:
+        """See `make_log`."""
         stores = self.stores
         site = StreamSite.at(stores.layout, shard.stream, stores.chance, shard.stream_uid)
-        await self.run(read_stream(site))
-
-    async def _clear(self, shard: ShardLog, meta: LogMeta) -> None:
-        """Remove a log that has the shard's name. It was seen before the stream is looked at again:
-        as long as that is the shard's stream, the log is not of a later one."""
-        await self._check_listed(shard)
-        if meta.stream is None:
-            raise AlreadyExists(
-                f"there is a log {shard.name!r}, which is no shard: the shard cannot be made",
-                log=shard.name,
-            )
-        await self.remove(shard._replace(uid=meta.uid))
+        making = make_log(site, stores.layout.log(shard.name), shard, options)
+        return await self.run(making)  # type: ignore[no-any-return]
 
     async def remove(self, shard: ShardLog) -> None:
         """The shard's log, unless it is gone."""

@@ -111,6 +111,13 @@ async def nodes_below(client: aio.Client, path: str) -> list[str]:
     return found
 
 
+async def truncate_what_is_there(client: aio.Client, stream: aio.Stream) -> None:
+    there = {each.name for each in await client.admin.list()}
+    for shard in await stream.shards():
+        if shard.log in there:
+            await client.admin.truncate(shard.log, "latest")
+
+
 async def left_behind(client: aio.Client) -> list[str]:
     """Logs and nodes of the stream's name."""
     stores = await client._stores(False)
@@ -316,3 +323,44 @@ async def test_a_removal_that_died_is_ended_by_whoever_makes_the_stream_again(ur
                 assert len(await client.stream(NAME).shards()) == 4
             await client.stream(NAME).remove()
             assert await left_behind(client) == []
+
+
+@pytest.mark.parametrize("name", ["split", "merge", "pin", "terminate"])
+async def test_who_sleeps_while_the_shard_is_ended_and_trimmed_leaves_no_log_of_it(
+    url: str, name: str
+) -> None:
+    """It would make the log anew to end it: one that no list has."""
+    steps = 0
+    async with aio.connect(url) as client:
+        while True:
+            stream = await made(client)
+            driver = Sleeper(await client._stores(True), steps)
+            running = asyncio.create_task(driver.run(PROCEDURES[name](await site_of(client))))
+            asleep = asyncio.create_task(driver.slept.wait())
+            await asyncio.wait((running, asleep), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                asleep.cancel()
+                await stream.remove()
+                break
+            if all(shard.is_open for shard in await stream.shards() if shard.number):
+                for shard in await stream.shards():
+                    if shard.is_open:
+                        await stream.split(shard.number)
+            elif name == "terminate":  # it was decided, and is carried out by somebody else
+                await stream.terminate()
+            else:
+                async with stream.open_writer() as writer:
+                    await writer.append(b"x", key=KEYS[0])
+            await truncate_what_is_there(client, stream)
+            await stream.trim()
+            driver.woken.set()
+            await asyncio.gather(running, return_exceptions=True)
+            await truncate_what_is_there(client, stream)
+            await stream.trim()
+            listed = {shard.log for shard in await stream.shards()}
+            there = {each.name for each in await client.admin.list()}
+            assert there <= listed, f"step {steps}"
+            await stream.remove()
+            assert await left_behind(client) == [], f"step {steps}"
+            steps += 1
+    assert steps > 3
