@@ -129,7 +129,7 @@ class StreamDriver(Driver):
         stores = self.stores
         site = StreamSite.at(stores.layout, shard.stream, stores.chance, shard.stream_uid)
         making = make_log(site, stores.layout.log(shard.name), shard, options)
-        return await self.run(making)  # type: ignore[no-any-return]
+        return await self.run(making)
 
     async def remove(self, shard: ShardLog) -> None:
         """The shard's log, unless it is gone."""

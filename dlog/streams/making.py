@@ -38,7 +38,7 @@ def make_log(site: Site, path: str, shard: ShardLog, options: LogOptions) -> Pro
         raise
     if not is_listed:
         yield RemoveLog(shard)
-    return is_listed  # type: ignore[no-any-return]
+    return is_listed
 
 
 def _is_listed(site: Site, shard: ShardLog) -> Procedure[bool]:
