@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlog import uri
 from dlog.admin.admin import Admin
-from dlog.admin.hidden import refuse_stream, withdraw_if_hidden
+from dlog.admin.hidden import refuse_first_shard, refuse_stream, withdraw_if_hidden
 from dlog.backends import WarmsUp, check_format, close_stores, open_stores
 from dlog.calls import Calls
 from dlog.drive import Closeable, Stores
@@ -125,9 +125,9 @@ class Client:
         now = await self._configs.writer_options(name, options, given)
         engine = Engine(stores, name, now, new_mark(stores, options.owner))
         await engine.open(create)
-        if create is not None and engine.batcher.is_empty:
+        if engine.batcher.is_empty:
             try:
-                await withdraw_if_hidden(stores, name)
+                await withdraw_if_hidden(stores, name, engine.batcher.log_uid)
             except BaseException:
                 engine.abandon(WriterClosed("given up", log=name))
                 raise
@@ -222,6 +222,7 @@ class Client:
         stores = await self._stores(create is not None)
         if create is not None:
             await refuse_stream(stores, name)
+        await refuse_first_shard(stores, name)
         reader = Reader(stores, name, await self._configs.reader_options(name, reading, ()))
         self._configs.add_reader(reader, reading, ())
 

@@ -112,7 +112,7 @@ class Admin(MetaMoves, Jobs):
                 raise AlreadyExists(f"there is a log {name!r} already", log=name) from None
             reborn = seen.meta.reborn(fresh.uid, options)
             await stores.meta.put(path, reborn.to_bytes(), seen.version)
-        await withdraw_if_hidden(stores, name)
+        await withdraw_if_hidden(stores, name, fresh.uid)
         return await self.describe(name)
 
     async def list(self, prefix: str = "") -> list[LogSummary]:

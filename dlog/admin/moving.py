@@ -38,6 +38,7 @@ from dlog.meta.layout import Layout
 from dlog.meta.listed import DoomedPage, PageRef, Segment
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.pages import refs_from_bytes
+from dlog.meta.shards import refuse_unless_shard
 
 LOOKS_AT_ONCE = 64  # ledgers that are looked at together
 
@@ -64,6 +65,7 @@ def leave(leaving: Leaving, *, retarget: bool) -> Procedure[bool]:
 
     def change(meta: LogMeta) -> LogMeta:
         _refuse_removed(meta, name)
+        refuse_unless_shard(meta, None, name)
         moved = meta.moved_to
         if moved is None:
             if leaving.place == leaving.here:

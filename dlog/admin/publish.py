@@ -49,6 +49,7 @@ from dlog.meta.listed import Sealed
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.pages import Cut
 from dlog.meta.published import PublishedBatch
+from dlog.meta.shards import refuse_unless_shard
 from dlog.wire.batch import Birth, ControlKind, decode, decode_header
 from dlog.writer.filled import FilledSegment
 from dlog.writer.segments import BIRTH_ENTRY, decide_end
@@ -242,6 +243,7 @@ def _find(publishing: Publishing) -> Procedure[Seen]:
         raise NotFound(f"there is no log {name!r}", log=name) from None
     publishing.read(seen)
     refuse_unless_open(seen.meta, name)
+    refuse_unless_shard(seen.meta, None, name)
     return seen
 
 

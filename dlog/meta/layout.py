@@ -22,6 +22,7 @@ class Layout:
         self.logs = f"{root}/logs"
         self.streams = f"{root}/streams"
         self.stream_holders = f"{root}/stream_holds"
+        self.inherited = f"{root}/stream_numbers"
         self.groups = f"{root}/groups"
         self.configs = f"{root}/config"
 
@@ -57,6 +58,10 @@ class Layout:
     def stream_holds(self, name: str) -> str:
         """Who holds all shards of a stream, those to come included."""
         return f"{self.stream_holders}/{_log_node(name)}"
+
+    def stream_numbers(self, name: str) -> str:
+        """What shards of a stream inherited of producers' numbers."""
+        return f"{self.inherited}/{_log_node(name)}"
 
     def stream_hold(self, name: str, hold: str) -> str:
         return f"{self.stream_holds(name)}/{escape(check_hold_name(hold))}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dlog.errors import ConfigError, NotFound
 from dlog.meta.log_meta import LogMeta, LogState
 
-ENDS = "ends the shard, epoch "  # how whoever ends a shard's log is named, as its writer
+ENDS = "ends the shard, epoch "  # how the writer is named that terminates a shard's log
 
 
 class ShardLog(NamedTuple):
@@ -22,12 +22,12 @@ class ShardLog(NamedTuple):
     stream_uid: str
 
     def is_log(self, meta: LogMeta) -> bool:
-        return not self.uid or meta.uid == self.uid
+        return meta.stream in (None, self.stream_uid) and self.uid in ("", meta.uid)
 
     @property
-    def mark(self) -> str | None:
+    def mark(self) -> str:
         """What the log meta says of its stream."""
-        return self.stream_uid if self.uid else None
+        return self.stream_uid
 
 
 def has_ended(meta: LogMeta) -> bool:
@@ -37,17 +37,18 @@ def has_ended(meta: LogMeta) -> bool:
 
 
 def refuse_unless_shard(meta: LogMeta, shard: ShardLog | None, name: str) -> None:
-    """`ConfigError` for a plain use (`shard` is None) of a shard's log, `NotFound` for a log that
-    is not the shard's any more."""
-    if shard is None:
-        if meta.stream is not None and not meta.is_removed:
-            raise ConfigError(
-                f"the log {name!r} is a shard of a stream: it is opened, ended and removed through "
-                "its stream only",
-                log=name,
-            )
-    elif not shard.is_log(meta):
-        raise NotFound(
-            f"the log {name!r} of stream {shard.stream!r} was removed, and another one made",
+    """`ConfigError` for a plain use (`shard` is None) of a shard's log, or by another stream,
+    `NotFound` for a log that is not the shard's any more."""
+    if shard is not None and shard.is_log(meta):
+        return
+    if shard is None and (meta.stream is None or meta.is_removed):
+        return
+    if shard is None or (meta.stream is not None and meta.uid == shard.uid):
+        raise ConfigError(
+            f"the log {name!r} is a shard of a stream: write, terminate or remove it through its "
+            "stream",
             log=name,
         )
+    raise NotFound(
+        f"the log {name!r} of stream {shard.stream!r} was removed, and another one made", log=name
+    )

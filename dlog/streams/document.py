@@ -90,6 +90,8 @@ class StreamMeta:
     next_number: int = 0
     pins: Mapping[bytes, int] = field(default_factory=dict)  # key: number of its open shard
     trimmed: tuple[Shard, ...] = ()  # listed no more; their logs are being removed
+    # Shards have uids of their logs. Older versions keep this, and drop the uids.
+    has_uids: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     # --- questions
@@ -314,11 +316,13 @@ class StreamMeta:
     def to_bytes(self) -> bytes:
         options = flat(self.options)
         del options["unsafe_single_copy"]  # said by the quorum itself
-        trimmed = {"trimmed": [_shard_fields(s) for s in self.trimmed]} if self.trimmed else {}
+        more: dict[str, Any] = {"uids": True} if self.has_uids else {}
+        if self.trimmed:
+            more["trimmed"] = [_shard_fields(shard) for shard in self.trimmed]
         raw = dump(
             {
                 **self.extra,
-                **trimmed,
+                **more,
                 "format": FORMAT,
                 "uid": self.uid,
                 "state": self.state.value,
@@ -330,7 +334,9 @@ class StreamMeta:
                 "shards": [_shard_fields(shard) for shard in self.shards],
             }
         )
-        if len(raw) > limits.META_NODE_BYTES_MAX:
+        # To end and to remove a stream that is full takes a little more.
+        spare = 1 if self.state is StreamState.OPEN else 2
+        if len(raw) > spare * limits.META_NODE_BYTES_MAX:
             raise TooLarge(
                 f"the stream would take {len(raw)} bytes in its node, more than "
                 f"{limits.META_NODE_BYTES_MAX}: trim it first"
@@ -346,20 +352,24 @@ class StreamMeta:
         if options.get("ack_quorum") == 1:
             options = {**options, "unsafe_single_copy": True}
         known = {f.name for f in dataclasses.fields(LogOptions)}
+        has_uids = fields.get("uids") is True
         try:
             made = cls(
                 uid=the_str(fields, "uid", where),
                 options=LogOptions(**{k: v for k, v in options.items() if k in known}),
-                shards=tuple(_shard(each, where) for each in the_list(fields, "shards", where)),
+                shards=tuple(
+                    _shard(each, where, has_uids) for each in the_list(fields, "shards", where)
+                ),
                 routing=_one_of(ROUTINGS, fields.get("routing"), where),
                 state=StreamState(fields.get("state")),
                 version=the_int(fields, "version", where),
                 next_number=the_int(fields, "next_number", where),
                 pins=dict(_pin(each, where) for each in the_list(fields, "pins", where)),
                 trimmed=tuple(
-                    _shard(each, where)
+                    _shard(each, where, has_uids)
                     for each in (the_list(fields, "trimmed", where) if "trimmed" in fields else ())
                 ),
+                has_uids=has_uids,
                 extra={k: v for k, v in fields.items() if k not in _FIELDS},
             )
         except (ConfigError, ValueError) as error:
@@ -423,19 +433,30 @@ def new_stream(
         for number, range in enumerate(ranges)
     )
     return StreamMeta._checked(
-        StreamMeta(uid, options, made, routing, next_number=shards, pins=dict(pins or {}))
+        StreamMeta(
+            uid,
+            options,
+            made,
+            routing,
+            next_number=shards,
+            pins=dict(pins or {}),
+            has_uids=True,
+        )
     )
 
 
-def of_one_log(log: str, uid: str, options: LogOptions) -> StreamMeta:
-    """A log that was never made a stream is one of a single shard."""
-    return StreamMeta(uid, options, (Shard(0, log, WHOLE_SPACE, log_uid=uid),), next_number=1)
+def of_one_log(log: str, uid: str, options: LogOptions, *, is_over: bool = False) -> StreamMeta:
+    """A log that was never made a stream is one of a single shard. `is_over`: it is terminated."""
+    state = ShardState.ENDED if is_over else ShardState.OPEN
+    shard = Shard(0, log, WHOLE_SPACE, state=state, log_uid=uid)
+    of_stream = StreamState.TERMINATED if is_over else StreamState.OPEN
+    return StreamMeta(uid, options, (shard,), state=of_stream, next_number=1, has_uids=True)
 
 
 def log_uid(token: str, number: int) -> str:
     """Of the log of a new shard, by the token of the change that makes the shard: so whoever makes
     the log makes the same one."""
-    return f"{token}-{number}"
+    return f"{token[:UID_CHARS]}-{number}"
 
 
 def shard_log(name: str, number: int) -> str:
@@ -462,7 +483,9 @@ def _shard_fields(shard: Shard) -> dict[str, Any]:
         fields["made_by"] = shard.made_by
     if shard.weight != 1:
         fields["weight"] = shard.weight
-    if shard.log_uid:
+    if shard.log_uid and shard.log_uid == log_uid(shard.made_by, shard.number):
+        fields["log_uid"] = True
+    elif shard.log_uid:
         fields["log_uid"] = shard.log_uid
     if shard.pinned_in:
         fields["pinned_in"] = [_pin_fields(*each) for each in shard.pinned_in]
@@ -473,7 +496,7 @@ def _pin_fields(key: bytes, number: int) -> dict[str, Any]:
     return {"key": base64.b64encode(key).decode(), "shard": number}
 
 
-def _shard(raw: object, where: str) -> Shard:
+def _shard(raw: object, where: str, has_uids: bool) -> Shard:
     if not isinstance(raw, dict):
         raise FormatError(f"{where}: a shard is an object, not {raw!r}")
     parents = raw.get("parents", [])
@@ -483,7 +506,8 @@ def _shard(raw: object, where: str) -> Shard:
     if type(weight) is not int or weight < 1 or not isinstance(made_by, str):
         raise FormatError(f"{where}: a shard with weight {weight!r}, made by {made_by!r}")
     number = the_int(raw, "number", where)
-    uid = optional_str(raw, "log_uid", where) or ""
+    is_made_by = raw.get("log_uid", has_uids and made_by != "") is True
+    uid = "" if is_made_by else optional_str(raw, "log_uid", where) or ""
     return Shard(
         number,
         check_log_name(the_str(raw, "log", where)),
@@ -493,7 +517,7 @@ def _shard(raw: object, where: str) -> Shard:
         made_by,
         weight,
         tuple(_pin(each, where) for each in the_list({"p": raw.get("pinned_in", [])}, "p", where)),
-        uid,
+        log_uid(made_by, number) if is_made_by else uid,
     )
 
 
@@ -517,5 +541,5 @@ def _one_of(known: tuple[Routing, ...], value: object, where: str) -> Routing:
 
 
 _FIELDS = frozenset(
-    "format uid state routing version next_number options pins shards trimmed".split()
+    "format uid state routing version next_number options pins shards trimmed uids".split()
 )

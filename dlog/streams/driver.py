@@ -24,7 +24,7 @@ from dlog.streams.lanes import CountNumbers, LastWriter
 from dlog.streams.making import make_log
 from dlog.streams.numbers import Numbers
 from dlog.streams.removal import RemoveLog
-from dlog.streams.reshard import EndLog, LookForLog, mark_as_shard
+from dlog.streams.reshard import EndLog, LookForLog, MarkLog, mark_as_shard
 from dlog.streams.reshard import Site as StreamSite
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner, new_mark
@@ -46,6 +46,9 @@ class StreamDriver(Driver):
                 return await self._end(shard, options)
             case LookForLog(log=log):
                 return await self._look_for(log)
+            case MarkLog(shard=shard):
+                path = self.stores.layout.log(shard.name)
+                await self.run(mark_as_shard(path, shard, self.stores.chance))
             case RemoveLog(shard=shard):
                 await self.remove(shard)
             case CountNumbers(shard=shard):
@@ -59,12 +62,13 @@ class StreamDriver(Driver):
     async def _look_for(self, log: str) -> StreamMeta:
         try:
             meta = await self._meta_of(log)
-            is_log = not meta.is_removed and meta.stream is None
+            is_log = not meta.is_removed
         except NotFound:
             is_log = False
         if not is_log:
             raise NotFound(f"there is no stream and no log {log!r}", log=log)
-        return of_one_log(log, meta.uid, meta.options)
+        is_over = meta.state is LogState.TERMINATED
+        return of_one_log(log, meta.uid, meta.options, is_over=is_over)
 
     async def _meta_of(self, log: str) -> LogMeta:
         return (await self.run(read_log(self.stores.layout.log(log)))).meta.is_here(log)
@@ -94,7 +98,7 @@ class StreamDriver(Driver):
         meta, log = await self._of_shard(shard), shard.name
         if meta.state is LogState.TERMINATED:
             return True
-        if meta.stream is None and shard.mark is not None:
+        if meta.stream is None:  # of an older version
             await self.run(mark_as_shard(self.stores.layout.log(log), shard, self.stores.chance))
         if is_patient and meta.writer is not None and meta.writer.name.startswith(ENDS):
             return False  # somebody else is at it

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dlog import limits
 from dlog.chance import backoff_s
 from dlog.effects import CreateNode, Pause, Procedure, ReplaceNode
-from dlog.errors import AlreadyExists, Conflict, NotFound
+from dlog.errors import AlreadyExists, Conflict, Corrupt, NotFound
 from dlog.meta.cas import read_log
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.shards import ShardLog
@@ -42,10 +42,8 @@ def make_log(site: Site, path: str, shard: ShardLog, options: LogOptions) -> Pro
 
 
 def _is_listed(site: Site, shard: ShardLog) -> Procedure[bool]:
-    if not shard.uid:  # of an older version
-        return True
     meta = (yield from read_stream(site)).meta
-    return any(each.log_uid == shard.uid for each in meta.shards)
+    return any((each.log, each.log_uid) == (shard.name, shard.uid) for each in meta.shards)
 
 
 def _made(site: Site, path: str, shard: ShardLog, options: LogOptions) -> Procedure[bool]:
@@ -62,6 +60,14 @@ def _made(site: Site, path: str, shard: ShardLog, options: LogOptions) -> Proced
     except NotFound:
         return False
     meta = seen.meta.is_here(shard.name)
+    if meta.is_removed and meta.uid == shard.uid:
+        if not (yield from _is_listed(site, shard)):
+            return False
+        raise Corrupt(
+            f"the log {shard.name!r} was removed under its stream {shard.stream!r}, with the "
+            "messages of the shard",
+            log=shard.name,
+        )
     if meta.state is LogState.DELETED:
         try:
             reborn = meta.reborn(uid, options, stream=shard.mark)
@@ -73,10 +79,10 @@ def _made(site: Site, path: str, shard: ShardLog, options: LogOptions) -> Proced
         return True
     if not (yield from _is_listed(site, shard)):
         return False  # the log may be of a stream that is younger than ours
-    if meta.stream is None:
+    if meta.stream is None and not meta.is_blank:
         raise AlreadyExists(
             f"there is a log {shard.name!r}, which is no shard: the shard cannot be made",
             log=shard.name,
         )
-    yield RemoveLog(shard._replace(uid=meta.uid))
+    yield RemoveLog(shard._replace(uid=meta.uid, stream_uid=meta.stream or shard.stream_uid))
     return False

@@ -37,9 +37,6 @@ def remove_stream(site: Site) -> Procedure[None]:
     """The stream that is there when it begins, or the site's; `NotFound` when there is none."""
     seen = yield from read_stream(site, is_removing=True)
     site = site.of(seen.meta)
-    if seen.version is None:  # one log that was never made a stream
-        yield from _remove_logs(site, seen.meta, seen.meta.shards)
-        return
 
     def doomed(meta: StreamMeta) -> StreamMeta:
         if meta.state is StreamState.DELETING:
@@ -54,7 +51,7 @@ def remove_stream(site: Site) -> Procedure[None]:
         is_removing=True,
     )
     yield from _remove_logs(site, seen.meta, (*seen.meta.shards, *seen.meta.trimmed))
-    yield from sweep_numbers(site, None)
+    yield from _sweep_numbers(site, seen.meta)
     yield from _drop_holders(site)
     yield from _delete_document(site)
 
@@ -82,21 +79,45 @@ def _delete_document(site: Site) -> Procedure[None]:
         except Conflict as error:
             if error.retry is not Retry.NOW:
                 raise
+            yield from _delete_old_numbers(site)  # as a process of an older version stores them
         yield Pause(backoff_s(attempt, site.chance))
     raise Conflict(f"the stream {site.name!r} keeps changing while it is removed")
 
 
-def sweep_numbers(site: Site, kept_uid: str | None) -> Procedure[None]:
-    """Delete what shards of this name inherited, except those of the stream `kept_uid`."""
-    at = f"{site.path}/numbers"
-    for child in (yield from _children(at)):
-        if child == kept_uid:
-            continue
-        for number in (yield from _children(f"{at}/{child}")):
-            yield from _delete(f"{at}/{child}/{number}")
-        yield from _delete(f"{at}/{child}")
-    if kept_uid is None:
-        yield from _delete(at)
+def _sweep_numbers(site: Site, meta: StreamMeta) -> Procedure[None]:
+    """Delete what the shards of this stream inherited, and of no other one of its name."""
+    own = site.numbers(meta.uid)
+    for number in (yield from _children(own)):
+        yield from _delete(f"{own}/{number}")
+    yield from _delete(own)
+    yield from _delete(own.rpartition("/")[0])
+    if any(not shard.log_uid for shard in (*meta.shards, *meta.trimmed)):
+        yield from _delete_old_numbers(site)
+
+
+def _delete_old_numbers(site: Site) -> Procedure[None]:
+    """Of older versions, by number alone."""
+    old = f"{site.path}/numbers"
+    for number in (yield from _children(old)):
+        yield from _delete(f"{old}/{number}")
+    yield from _delete(old)
+
+
+def left_numbers(site: Site) -> Procedure[list[str]]:
+    """Nodes of what shards inherited, of whatever stream had the name."""
+    at = site.numbers("").rstrip("/")
+    found: list[str] = []
+    for uid in (yield from _children(at)):
+        found += [f"{at}/{uid}/{number}" for number in (yield from _children(f"{at}/{uid}"))]
+        found.append(f"{at}/{uid}")
+    old = f"{site.path}/numbers"
+    found += [f"{old}/{number}" for number in (yield from _children(old))]
+    return [*found, *([old] if len(found) else [])]
+
+
+def delete_nodes(paths: Iterable[str]) -> Procedure[None]:
+    for path in paths:
+        yield from _delete(path)
 
 
 def _drop_holders(site: Site) -> Procedure[None]:

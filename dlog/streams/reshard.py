@@ -54,23 +54,34 @@ class Site(NamedTuple):
     chance: Chance
     uid: str | None = None
     holds: str | None = None  # the node below which its holders are
+    numbers_at: str | None = None  # and that of what shards inherited
 
     @classmethod
     def at(cls, layout: Layout, name: str, chance: Chance, uid: str | None = None) -> Site:
-        return cls(name, layout.stream(name), chance, uid, layout.stream_holds(name))
+        holds, numbers = layout.stream_holds(name), layout.stream_numbers(name)
+        return cls(name, layout.stream(name), chance, uid, holds, numbers)
 
     def of(self, meta: StreamMeta) -> Site:
         return self._replace(uid=meta.uid)
 
     def numbers(self, uid: str) -> str:
-        """The node below which the stream keeps what its shards inherited."""
-        return f"{self.path}/numbers/{uid}"
+        """The node below which the stream keeps what its shards inherited. It is none below the
+        stream's own: who slept, and stores something, does not make that one anew."""
+        return f"{self.numbers_at or self.path + '/numbers'}/{uid}"
 
     def inherited(self, uid: str, shard: Shard) -> str:
         """Where a shard keeps what it inherited of producers' numbers."""
         if not shard.log_uid:  # of an older version
             return f"{self.path}/numbers/{shard.number}"
         return f"{self.numbers(uid)}/{shard.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkLog(Effect):
+    """Note in a log that it is a shard, before there is a stream that says so. `NotFound` where the
+    log was removed, or another one made, `ConfigError` where it is a shard of another stream."""
+
+    shard: ShardLog
 
 
 class SeenStream(NamedTuple):
@@ -152,6 +163,8 @@ def change_stream(
     a stream of one shard becomes a node first: so it is changed like all others."""
     seen = yield from read_stream(site, is_removing=is_removing)
     if seen.version is None:
+        (only,) = seen.meta.shards
+        yield MarkLog(seen.meta.log_of(only, site.name))
         try:
             seen = yield from make_stream(site, seen.meta)
         except AlreadyExists:
@@ -257,16 +270,18 @@ def _parse(raw: bytes, where: str) -> StreamMeta:
 
 
 def mark_as_shard(path: str, shard: ShardLog, chance: Chance) -> Procedure[None]:
-    """A log that became the first shard of a stream says so, before it is ended."""
+    """From here on the log is used through its stream only."""
 
     def marked(meta: LogMeta) -> LogMeta:
         refuse_unless_shard(meta, shard, shard.name)
+        if meta.is_here(shard.name).is_removed:
+            raise NotFound(f"the log {shard.name!r} was removed", log=shard.name)
         return dataclasses.replace(meta, stream=shard.mark)
 
     yield from change_log(
         path,
         None,
         marked,
-        is_done=lambda meta: not shard.is_log(meta) or meta.stream == shard.mark,
+        is_done=lambda meta: shard.is_log(meta) and meta.stream == shard.mark,
         chance=chance,
     )

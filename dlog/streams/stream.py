@@ -28,7 +28,13 @@ from dlog.streams.document import (
 )
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
-from dlog.streams.removal import finish_removal, forget_shards, remove_stream, sweep_numbers
+from dlog.streams.removal import (
+    delete_nodes,
+    finish_removal,
+    forget_shards,
+    left_numbers,
+    remove_stream,
+)
 from dlog.streams.reshard import (
     SeenStream,
     Site,
@@ -39,6 +45,7 @@ from dlog.streams.reshard import (
     split,
     terminate_stream,
 )
+from dlog.streams.routing.ranges import WHOLE_SPACE
 from dlog.streams.tails import ShardTail, log_status, statuses_of, tails_of
 from dlog.streams.writer import StreamWriter
 from dlog.together import some_at_once
@@ -313,11 +320,18 @@ async def create_stream(
             f"there is a log {name!r}, which is a stream of one shard: split it", log=name
         )
     await _refuse_taken(stores, [shard.log for shard in meta.shards])
+    left = await driver.run(left_numbers(site))
     seen = await driver.run(make_stream(site, meta))
-    if await _is_plain_log(stores, name):  # made meanwhile: nobody would find its messages here
-        await driver.run(remove_stream(site.of(seen.meta)))
-        raise AlreadyExists(f"a log {name!r} was made at the same time", log=name)
-    await driver.run(sweep_numbers(site, uid))
+    if await _is_plain_log(stores, name, written=True):
+        # It was made meanwhile, and nobody would find its messages here. One without messages is
+        # removed by whoever made it.
+        if not await _is_written(stores, seen.meta):
+            await driver.run(remove_stream(site.of(seen.meta)))
+        raise AlreadyExists(
+            f"a log {name!r} was made at the same time: remove it, or choose another name",
+            log=name,
+        )
+    await driver.run(delete_nodes(left))
 
 
 async def list_streams(stores: Stores, prefix: str = "") -> list[str]:
@@ -340,13 +354,23 @@ async def _refuse_taken(stores: Stores, logs: Sequence[str]) -> None:
             )
 
 
-async def _is_plain_log(stores: Stores, log: str) -> bool:
-    """A shard of a stream that was removed, whose remover slept, is none: it gives way."""
+async def _is_plain_log(stores: Stores, log: str, *, written: bool = False) -> bool:
+    """Logs that an interrupted removal left behind do not count: they are replaced."""
     try:
         meta = (await StreamDriver(stores).run(read_log(stores.layout.log(log)))).meta
     except NotFound:
         return False
-    return meta.stream is None and not meta.is_removed
+    if meta.stream is not None or meta.is_removed:
+        return False
+    if not written:
+        return True
+    status = await log_status(stores, Shard(0, log, WHOLE_SPACE))
+    return status is not None and status.next_seq > 0
+
+
+async def _is_written(stores: Stores, meta: StreamMeta) -> bool:
+    statuses = await statuses_of(stores, meta.shards)
+    return any(status is not None and status.next_seq > 0 for status in statuses)
 
 
 def _summary(meta: StreamMeta, shard: Shard, status: LogStatus | None) -> ShardSummary:

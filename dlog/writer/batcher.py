@@ -78,6 +78,10 @@ class Batcher:
         self._dedup = Dedup(producers)
 
     @property
+    def log_uid(self) -> str:
+        return self._origin.log_uid
+
+    @property
     def is_empty(self) -> bool:
         """No message was ever in the log."""
         return self._next_seq == 0

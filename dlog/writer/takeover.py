@@ -118,6 +118,7 @@ def _take_over(opening: Opening, known: StoodBy | None) -> Procedure[Opened]:
     attempt = 0
     while True:
         if known is not None:
+            _refuse_another_log(opening, known.seen.meta)
             seen = _Sight(known.seen.meta, known.seen.version)
         else:
             seen = yield from _find(opening)

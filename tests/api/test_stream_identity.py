@@ -5,6 +5,7 @@ gone on with."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -65,14 +66,21 @@ class Dying(StreamDriver):
 # In the first quarter of the hashes.
 OF_SHARD_2 = next(key for key in KEYS if key_hash(key) < 1 << 30)
 
+_tokens = itertools.count()
+
+
+def token() -> str:
+    return f"{next(_tokens):012d}"
+
+
 Making = Callable[[Site], Procedure[Any]]
 
 PROCEDURES: dict[str, Making] = {
     "remove": remove_stream,
     "trim": lambda site: forget_shards(site, [0]),
-    "split": lambda site: reshard.split(site, 1, (1 << 31 | 1 << 30,), "t" * 12),
-    "merge": lambda site: reshard.merge(site, (2, 3), "t" * 12),
-    "pin": lambda site: reshard.pin(site, OF_SHARD_2, 1, "t" * 12),
+    "split": lambda site: reshard.split(site, 1, (1 << 31 | 1 << 30,), token()),
+    "merge": lambda site: reshard.merge(site, (2, 3), token()),
+    "pin": lambda site: reshard.pin(site, OF_SHARD_2, 1, token()),
     "terminate": reshard.terminate_stream,
 }
 
@@ -95,7 +103,7 @@ async def made(client: aio.Client) -> aio.Stream:
 async def site_of(client: aio.Client) -> Site:
     """Of the stream that is there now."""
     stores = await client._stores(True)
-    site = Site(NAME, stores.layout.stream(NAME), stores.chance)
+    site = Site.at(stores.layout, NAME, stores.chance)
     return site.of((await StreamDriver(stores).run(reshard.read_stream(site))).meta)
 
 

@@ -34,6 +34,7 @@ from dlog.errors import (
 from dlog.ledger.copies import KeepsCopies
 from dlog.meta.cas import Seen, read_log
 from dlog.meta.listed import Segment
+from dlog.meta.shards import ShardLog
 from dlog.options import WriterOptions
 from dlog.reader.segments import SegmentView
 from dlog.writer.engine import Engine
@@ -159,6 +160,8 @@ class _Repair:
         seen = await self._seen()
         engine = Engine(stores, self.name, WriterOptions(takeover="if_dead"), new_mark(stores))
         engine.copies = seen.meta.copies
+        if seen.meta.stream is not None:
+            engine.shard = ShardLog(self.name, seen.meta.uid, "", seen.meta.stream)
         trace.before("repair.tail_taken")
         try:
             await engine.open(None)

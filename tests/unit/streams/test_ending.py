@@ -8,12 +8,12 @@ import itertools
 import pytest
 
 from dlog import aio
-from dlog.meta.shards import ShardLog
+from dlog.errors import WriterClosed
 from dlog.options import LogOptions
 from dlog.streams.driver import StreamDriver
+from dlog.streams.reshard import Site, read_stream
 
 _worlds = itertools.count()
-SHARD = ShardLog("log", "", "log", "")  # of a stream of an older version
 
 
 @pytest.mark.parametrize("was", ["open", "closed", "never made"])
@@ -21,18 +21,23 @@ async def test_who_wrote_it_last_is_known_however_many_end_it(was: str) -> None:
     """So its writer may go on in what follows, and nobody else."""
     async with aio.connect(f"memory:endings-{next(_worlds)}") as client:
         stores = await client._stores(True)
+        stream = await client.create_stream("orders", shards=1)
+        site = Site.at(stores.layout, "orders", stores.chance)
+        meta = (await StreamDriver(stores).run(read_stream(site))).meta
+        shard = meta.log_of(meta.shard(0), "orders")
         epoch, opened = 0, []
         if was != "never made":
             for _ in range(2):
-                writer = await client.open_writer("log")
-                epoch = writer.epoch
+                writer = await stream.open_writer()
+                epoch = writer.epochs[0]
                 await writer.append(b"x")
                 opened.append(writer)
                 if was == "closed":
                     await writer.close()
-        ending = (StreamDriver(stores)._end(SHARD, LogOptions()) for _ in range(6))
+        ending = (StreamDriver(stores)._end(shard, LogOptions()) for _ in range(6))
         await asyncio.gather(*ending)
-        assert await StreamDriver(stores).last_writer(SHARD) == (epoch, 0)
-        assert (await client.admin.describe("log")).state == "terminated"
+        assert await StreamDriver(stores).last_writer(shard) == (epoch, 0)
+        assert (await client.admin.describe("orders/0")).state == "terminated"
         for writer in opened:
+            writer.let_go(WriterClosed("the test is over"))
             await writer.close()
