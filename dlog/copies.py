@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from dlog.admin.hidden import refuse_stream
 from dlog.client import Client, connect
 from dlog.copying.copier import Copier, Place, Tell
 from dlog.copying.progress import CopyProgress
@@ -42,9 +43,11 @@ async def copy_log(
             else:
                 clients.append(await ending.enter_async_context(connect(place)))
         there, here = clients
+        target = await here._stores(True)
+        await refuse_stream(target, to)
         copier = Copier(
             Place(await there._stores(False), log),
-            Place(await here._stores(True), to),
+            Place(target, to),
             follow=follow,
             create=lambda options: here._options_of_copy(create, options),
             owner=owner or default_owner(),

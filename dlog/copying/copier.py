@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlog import limits
-from dlog.admin.hidden import refuse_stream
 from dlog.copying.progress import CopyProgress
 from dlog.copying.target import Target, begin_copy
 from dlog.drive import Driver, Stores
@@ -88,7 +87,6 @@ class Copier:
         uid = source.meta.uid
         engine = Engine(stores, self._target.name, WriterOptions(), mark)
         engine.copies = uid
-        await refuse_stream(stores, self._target.name)
         await engine.open(None)
         opened = Writer(engine, Looks(stores, self._target.name))
         async with CopyWriter(opened, self._on_copied) as writer:
