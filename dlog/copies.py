@@ -43,11 +43,11 @@ async def copy_log(
             else:
                 clients.append(await ending.enter_async_context(connect(place)))
         there, here = clients
-        target = await here._stores(True)
-        await refuse_stream(target, to)
+        stores = await here._stores(True)
+        await refuse_stream(stores, to)
         copier = Copier(
             Place(await there._stores(False), log),
-            Place(target, to),
+            Place(stores, to),
             follow=follow,
             create=lambda options: here._options_of_copy(create, options),
             owner=owner or default_owner(),
