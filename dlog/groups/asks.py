@@ -168,6 +168,13 @@ class Shutdown(Order):
 
 
 @dataclass(frozen=True, slots=True)
+class Fenced(Order):
+    """The shard is lost: what its program is at now is worth nothing any more."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Saved(Order):
     """The checkpoint is kept: whoever waits for it is told, and what holds the shard's log against
     truncation may move up to it, not before. Or it never will be, and why."""

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlog.clock import Clock
-from dlog.groups.asks import Order, ShardStopped, Shutdown, StartShard, StopFetch
+from dlog.groups.asks import Fenced, Order, ShardStopped, Shutdown, StartShard, StopFetch
 from dlog.groups.consumer import StopReason
-from dlog.groups.heart import Fenced, Heart
+from dlog.groups.heart import Heart
 from dlog.groups.hub import Hub
 from dlog.groups.letters import error_text
 from dlog.groups.shard_run import ShardRun

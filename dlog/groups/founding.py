@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
@@ -153,9 +152,14 @@ async def _marks(stores: Stores, meta: StreamMeta) -> dict[int, Mark]:
 
 
 def shards_of(
-    places: GroupPlaces, stores: Stores, charter: Charter, numbers: dict[str, int] | None = None
-) -> Procedure[Any]:
-    """Those that the group has to do, as the stream lists them now. `numbers` learns theirs."""
+    places: GroupPlaces,
+    stores: Stores,
+    charter: Charter,
+    numbers: dict[str, int] | None = None,
+    log_uids: dict[str, str] | None = None,
+) -> Procedure[list[GroupShard]]:
+    """Those that the group has to do, as the stream lists them now. `numbers` learns theirs, and
+    `log_uids` those of their logs."""
     site = Site.at(stores.layout, places.stream, stores.chance)
     meta: StreamMeta = (yield from read_stream(site)).meta
     listed = [shard for shard in meta.shards if charter.end is None or shard.number in charter.end]
@@ -163,6 +167,9 @@ def shards_of(
     if numbers is not None:  # of somebody who consumes them
         charter.check_stream(meta.uid, places.group)
         numbers.update((log, number) for number, log in logs.items())
+    if log_uids is not None:
+        # An older version writes the stream without them: what was known once stays so.
+        log_uids.update((shard.log, shard.log_uid) for shard in listed if shard.log_uid)
     weights: dict[int, int] = {}
     if charter.weigh != COUNT:
         weights = yield from read_weights(places)

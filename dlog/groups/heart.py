@@ -25,7 +25,7 @@ from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import Broken, ConfigError, DlogError, LeaseLost, NotFound, Retry
 from dlog.groups import presence
-from dlog.groups.asks import Ask, Look, Order, Saved, ShardStopped, Weigh, WorkerEnded
+from dlog.groups.asks import Ask, Fenced, Look, Order, Saved, ShardStopped, Weigh, WorkerEnded
 from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
@@ -40,6 +40,7 @@ from dlog.groups.leases import Checkpoint
 from dlog.groups.membership import REPLACED
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
+from dlog.groups.shard_log import check_log
 from dlog.groups.shards import GroupShard
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
@@ -97,6 +98,7 @@ class Heart:
         self.ended: Future[str] = Future()
         self.home = home
         self.numbers: dict[str, int] = {}  # of shards, by their logs; they never change
+        self.log_uids: dict[str, str] = {}  # as well, where the stream says them
         self.looks = 0  # at leases, that were begun
         self.looked: dict[str, int] = {}  # the last one that was answered
         self._open_aside = open_aside
@@ -106,7 +108,6 @@ class Heart:
         self._is_live = False  # somebody drives the core
         self._now_s: Callable[[], float] = lambda: 0.0
         self._made: dict[str, deque[_Made]] = {}
-        self._logs_uid: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -159,7 +160,11 @@ class Heart:
         driver = GroupDriver(stores, places, aside.logs)
         self._now_s = partial(ageing_s, stores.clock)
         charter = self.charter = await found(stores, driver, places, options, aside.logs.admin)
-        self.holds = GroupHolds(aside.logs.admin, places, self.name, options, charter.is_job)
+
+        def check(log: str) -> Awaitable[None]:
+            return driver.run(check_log(stores.layout, log, self.log_uids.get(log)))
+
+        self.holds = GroupHolds(aside.logs.admin, places, self.name, options, charter.is_job, check)
         self.begun.set_result(charter)
         try:
             while True:
@@ -204,10 +209,7 @@ class Heart:
         def read_shards() -> Procedure[list[GroupShard]]:
             try:
                 yield from check_charter(places, charter)
-                shards: list[GroupShard] = yield from shards_of(
-                    places, stores, charter, self.numbers
-                )
-                return shards
+                return (yield from shards_of(places, stores, charter, self.numbers, self.log_uids))
             except (NotFound, ConfigError) as error:
                 # Where the group, or the stream, was removed behind our back there is nothing to
                 # agree on: others may do it in another way by now.
@@ -579,13 +581,6 @@ class Heart:
             except DlogError as error:
                 logger.debug("group %r: no watch of %s: %s", self.group, path, error)
                 await asyncio.sleep(core.options.retry_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced(Order):
-    """The shard is lost: what its program is at now is worth nothing any more."""
-
-    epoch: int
 
 
 def _not_ours(shard: str) -> LeaseLost:

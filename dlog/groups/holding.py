@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from dlog.admin.admin import Admin
@@ -32,6 +32,13 @@ def hold_name(group: str, stream: str) -> str:
     return f"group {group} of {stream}"
 
 
+CheckLog = Callable[[str], Awaitable[None]]
+
+
+async def _any_log(log: str) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class _Kept:
     wanted: Position | None = None
@@ -50,9 +57,13 @@ class GroupHolds:
         who: str,
         options: WorkerOptions,
         is_job: bool = False,
+        check_log: CheckLog = _any_log,
     ) -> None:
+        """`check_log` raises `NotFound` for a log that is not of our stream: one that was made
+        again under the name of a shard's is not touched."""
         self._admin = admin
         self._is_job = is_job
+        self._check_log = check_log
         self._name = hold_name(places.group, places.stream)
         self._who = who
         self._every_s = options.flush_ms / 1000
@@ -71,6 +82,7 @@ class GroupHolds:
             try:
                 await self._put(log, at)
             except ConfigError:
+                await self._check_log(log)
                 with contextlib.suppress(NotFound):
                     await self._admin.drop_hold(log, self._name)
                 await self._put(log, at)
@@ -138,6 +150,7 @@ class GroupHolds:
         job holds no stream, and drops it."""
         with contextlib.suppress(NotFound):
             async with self._few:
+                await self._check_log(log)
                 if self._is_job:
                     await self._admin.drop_hold(log, self._name)
                 else:

@@ -25,6 +25,7 @@ from dlog.groups.dead_letters import letter_for
 from dlog.groups.hub import Hub
 from dlog.groups.letters import error_text
 from dlog.groups.processing import Program
+from dlog.groups.shard_log import check_stream, log_may_be_made
 from dlog.groups.shard_tracker import BlockingTracker, ShardInfo, Tracker
 from dlog.groups.stopping import Stopped, Stopping
 from dlog.ids import MessageId, Position
@@ -36,33 +37,29 @@ logger = logging.getLogger("dlog.groups")
 
 TURN_S = 0.005  # after so long without waiting for anything, other tasks have a turn
 PAUSE_S_MAX = 30.0
-LOOK_AGAIN_MS = 1_000.0
 
 
 class ShardRun:
     def __init__(self, hub: Hub, order: StartShard) -> None:
         self.log, self.epoch = order.shard, order.epoch
         self.busy_since_s: float | None = None
-        self.doing = "begins"
-        self.failures = 0  # of the batch at hand
+        self.doing, self.failures = "begins", 0  # of the batch at hand
         self.error: BaseException | None = None
         self.refused: str | None = None  # why a dead letter cannot be kept
         self.position: Position | None = None
-        self._hub = hub
-        self._heart = hub.heart
+        self._hub, self._heart = hub, hub.heart
         self._options = hub.options
         self._clock = hub.stores.clock
         self._start = order.checkpoint
         self._program: Program | None = None
         self._tracker: Tracker | BlockingTracker | None = None
-        self._is_initialized = False
         self._reader: Reader | None = None
         self._end_seq: int | None = None
-        self._is_ended = False
+        self._is_initialized = self._is_ended = self._is_fenced = False
+        self._is_checked = False  # that the log is of our stream
         self._stopping = Stopping()
         self._is_calling = self._is_cut_short = False
         self._holding: asyncio.Task[None] | None = None
-        self._is_fenced = False
         self._buried: set[MessageId] = set()  # entries since the last batch
         self._processed = 0  # since the last checkpoint that was saved at once
         self._turn_s = self._clock.monotonic_s()
@@ -202,7 +199,8 @@ class ShardRun:
         reader = self._reader
         if reader is None:
             reading = self._options.reader_options()
-            reader = self._reader = Reader(self._hub.stores, self.log, reading)
+            uid = self._heart.log_uids.get(self.log)
+            reader = self._reader = Reader(self._hub.stores, self.log, reading, uid)
             self._hub.add_reader(reader, reading)
         attempt = 0
         while True:
@@ -210,11 +208,12 @@ class ShardRun:
             try:
                 end = self._end_seq
                 await self._stopping.cuts(reader.seek(start, end=end))
+                await self._check_stream()
                 break
             except NotFound:
                 if self._start is not None or self._end_seq is not None:
                     raise
-                await self._stopping.cuts(self._log_is_made())
+                await self._stopping.cuts(log_may_be_made(self._hub.stores, self.log))
             except DlogError as error:
                 if isinstance(error, (Corrupt, FormatError)):
                     if self.position is not None:
@@ -227,11 +226,22 @@ class ShardRun:
                 await self._pause(attempt)
         self.position = reader.position
 
-    async def _log_is_made(self) -> None:
-        stores = self._hub.stores
-        with contextlib.suppress(DlogError):
-            async with stores.meta.watch(stores.layout.log(self.log)) as watch:
-                await watch.wait(LOOK_AGAIN_MS)
+    async def _check_stream(self) -> None:
+        """A log whose uid the stream does not say was opened by its name. If the stream is ours
+        still, the log was of it; else the worker is about to leave."""
+        heart = self._heart
+        if self._is_checked or self.log in heart.log_uids:
+            return
+        assert heart.charter is not None
+        looking = check_stream(self._hub.stores, heart.stream, heart.charter.stream_uid)
+        try:
+            await self._stopping.cuts(looking)
+        except NotFound as error:
+            logger.warning("%s: %s", self._who, error)
+            heart.tell(WorkerCore.hint_group)
+            await self._stopping.wait()
+            raise Stopped from None
+        self._is_checked = True
 
     async def _patiently(self, work: Callable[[], Awaitable[Any]]) -> Any:
         attempt = 0

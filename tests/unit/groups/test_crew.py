@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dlog.groups.asks import Shutdown, StopFetch
+from dlog.groups.asks import Fenced, Shutdown, StopFetch
 from dlog.groups.consumer import StopReason
 from dlog.groups.crew import Crew, watch_over
-from dlog.groups.heart import Facts, Fenced
+from dlog.groups.heart import Facts
 from dlog.groups.options import WorkerOptions
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
