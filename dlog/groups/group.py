@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dlog.drive import Stores
-from dlog.effects import DeleteNode, ListNodes, Procedure, ReadNode
 from dlog.errors import ConfigError, Conflict, DlogError, NotFound, unknown
 from dlog.groups import presence
 from dlog.groups.charter import Charter, read_charter
@@ -21,6 +20,7 @@ from dlog.groups.lease_driver import Logs
 from dlog.groups.leases import Checkpoint, Lease
 from dlog.groups.places import GroupPlaces
 from dlog.groups.plan import plan
+from dlog.groups.removal import remove_group
 from dlog.groups.shards import GroupShard, ShardGraph
 from dlog.groups.store import LeaseStore
 from dlog.groups.view import Move, ShardView, View, WorkerId, WorkerView
@@ -118,27 +118,12 @@ class Group:
 
     async def members(self) -> tuple[Member, ...]:
         site = await self._site()
-        return await self._members(site)
-
-    async def _members(self, site: _Site) -> tuple[Member, ...]:
-        nobody = WorkerId("", "nobody")
-        seen = await site.driver.run(presence.read_workers(site.places, nobody))
-        return tuple(
-            Member(
-                worker,
-                node.domain,
-                node.counter,
-                node.holds,
-                node.coming,
-                *codes_and_causes(node.waits),
-            )
-            for worker, node in sorted((worker, each.node) for worker, each in seen.items())
-        )
+        return await _members(site.driver, site.places)
 
     async def describe(self, *, lag: bool = True) -> GroupDescription:
         """Asks the store for each lease, and with `lag` each shard's log where it ends."""
         site = await self._site()
-        members = await self._members(site)
+        members = await _members(site.driver, site.places)
         meta = await site.stream()
         leases = await leases_of(site.driver, site.store, (shard.name for shard in site.shards))
         finished = {log for log, lease in leases.items() if lease.is_finished}
@@ -316,30 +301,23 @@ class Group:
             await admin.hold(log, name, at, note=note)
 
     async def remove(self) -> None:
-        """Forget the group: its checkpoints, its holds, its charter. `Conflict` while it has
-        workers."""
-        site = await self._site()
-        members = await self._members(site)
+        """Forget the group: its checkpoints, its holds, its charter; also where its stream was
+        removed, and what is left of a group without a charter. `Conflict` while it has workers."""
+        stores, places, driver = await self._open()
+        members = await _members(driver, places)
         if members:
             raise Conflict(f"group {self.name!r} has workers: {members[0].id}")
-        admin = self._logs.admin
-        name = hold_name(self.name, self.stream)
-        await site.driver.run(_delete(site.stores.layout.stream_hold(self.stream, name)))
-        trimmed = await site.driver.run(_leased(site.places))
-        for log in dict.fromkeys((*(shard.name for shard in site.shards), *trimmed)):
-            with contextlib.suppress(NotFound):
-                await admin.drop_hold(log, hold_name(self.name, self.stream))
-            if site.charter.leases == "logs":
-                with contextlib.suppress(NotFound):
-                    await admin.remove(site.places.lease_log(log))
-        await site.driver.run(_remove_nodes(site.places))
+        await remove_group(stores, driver, places, self._logs.admin)
 
     # --- inside
 
-    async def _site(self) -> _Site:
+    async def _open(self) -> tuple[Stores, GroupPlaces, GroupDriver]:
         stores = await self._get_stores(False)
         places = GroupPlaces(stores.layout, self.name, self.stream)
-        driver = GroupDriver(stores, places, self._logs)
+        return stores, places, GroupDriver(stores, places, self._logs)
+
+    async def _site(self) -> _Site:
+        stores, places, driver = await self._open()
         charter = await driver.run(read_charter(places))
         shards = await driver.run(shards_of(places, stores, charter))
         store = lease_store(charter.leases, places, stores)
@@ -365,6 +343,22 @@ class _Site:
         return meta
 
 
+async def _members(driver: GroupDriver, places: GroupPlaces) -> tuple[Member, ...]:
+    nobody = WorkerId("", "nobody")
+    seen = await driver.run(presence.read_workers(places, nobody))
+    return tuple(
+        Member(
+            worker,
+            node.domain,
+            node.counter,
+            node.holds,
+            node.coming,
+            *codes_and_causes(node.waits),
+        )
+        for worker, node in sorted((worker, each.node) for worker, each in seen.items())
+    )
+
+
 def _not_known(error: DlogError) -> str:
     return f"{error.message}; it may be there all the same" if unknown(error) else error.message
 
@@ -375,35 +369,6 @@ def _state_of(lease: Lease, graph: ShardGraph) -> str:
     if lease.consumer is not None:
         return "handed_over" if lease.is_handed_over else "consumed"
     return "waiting" if graph.is_blocked(lease.shard) else "free"
-
-
-def _leased(places: GroupPlaces) -> Procedure[list[str]]:
-    """Shards that have leases: also those that the stream does not list any more."""
-    try:
-        return [unescape(name) for name in (yield ListNodes(places.leases))]
-    except NotFound:
-        return []
-
-
-def _remove_nodes(places: GroupPlaces) -> Procedure[None]:
-    for below in (places.leases, places.workers):
-        try:
-            names = yield ListNodes(below)
-        except NotFound:
-            continue
-        for path in (*(f"{below}/{name}" for name in names), below):
-            yield from _delete(path)
-    yield from _delete(places.weights)
-    yield from _delete(places.charter)
-    yield from _delete(places.root)
-
-
-def _delete(path: str) -> Procedure[None]:
-    try:
-        _, version = yield ReadNode(path)
-        yield DeleteNode(path, version)
-    except NotFound:
-        pass
 
 
 async def list_groups(stores: Stores, stream: str | None) -> list[tuple[str, str]]:

@@ -7,9 +7,14 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
 
 import dlog
 from dlog import aio, backends
+from tests.api.streaming import KEYS
+from tests.api.test_stream_identity import Killed, nodes_below
 from tests.api.waiting import eventually
 
 NAME = "orders"
@@ -53,6 +58,20 @@ async def test_a_worker_consumes_nothing_of_a_stream_that_was_made_again() -> No
         assert await client.admin.holds("orders/0") == ()
 
 
+async def test_a_group_whose_stream_was_removed_can_be_removed() -> None:
+    """`group.remove()` raises `NotFound` for the stream: the nodes of the group stay, and it is
+    listed by `client.groups()` until somebody makes a stream of that name."""
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+            pass
+        await stream.remove()
+        await client.group("g", NAME).remove()
+        assert await client.groups() == []
+
+
 async def as_of_old(client: aio.Client) -> None:
     """The stream's node as the version before writes it: without the uids of logs."""
     meta, path = (await client._stores(True)).meta, f"/dlog/streams/{NAME}"
@@ -83,3 +102,72 @@ async def test_a_log_of_another_stream_is_not_consumed_where_uids_are_not_known(
             assert await worker.wait(20) is not None
         assert seen == []
         assert await client.admin.holds("orders/0") == ()
+
+
+async def test_of_a_group_that_was_removed_no_node_is_left() -> None:
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        for group in ("g", "h"):
+            async with client.open_worker(group, NAME, process_nothing, heart="loop"):
+                pass
+        await client.group("g", NAME).remove()
+        assert await client.groups() == [("h", NAME)]
+        await client.group("h", NAME).remove()
+        layout = (await client._stores(True)).layout
+        for path in (layout.groups, layout.stream_holders):
+            assert await nodes_below(client, path) == []
+        with pytest.raises(dlog.NotFound):
+            await client.group("g", NAME).remove()
+
+
+async def test_a_group_is_removed_by_whoever_comes_behind_a_remover_that_died() -> None:
+    """At any step: the charter may be gone, and holds may be left, which nobody else could drop."""
+    steps = 0
+    while True:
+        async with a_client() as client:
+            stream = await client.create_stream(NAME, shards=2)
+            async with stream.open_writer() as writer:
+                for key in KEYS:
+                    await writer.append(b"x", key=key)
+            async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+                pass
+            group = client.group("g", NAME)
+            if not await dies_removing(group, steps):
+                break
+            try:
+                await group.remove()
+            except dlog.NotFound:
+                pass  # it was all but done
+            assert await client.groups() == []
+            for log in ("orders/0", "orders/1"):
+                assert await client.admin.holds(log) == (), f"died before step {steps}"
+        steps += 1
+    assert steps > 5
+
+
+async def dies_removing(group: Any, step: int) -> bool:
+    """False when it ended before that step."""
+    genuine = group._open
+
+    async def opened() -> Any:
+        stores, places, driver = await genuine()
+        perform, left = driver.perform, iter(range(step))
+
+        async def dying(effect: Any) -> Any:
+            if next(left, None) is None:
+                raise Killed
+            return await perform(effect)
+
+        driver.perform = dying
+        return stores, places, driver
+
+    group._open = opened
+    try:
+        await group.remove()
+        return False
+    except Killed:
+        return True
+    finally:
+        del group._open
