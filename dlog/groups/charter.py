@@ -16,7 +16,7 @@ from dlog import limits
 from dlog.effects import CreateNode, Procedure, ReadNode
 from dlog.errors import AlreadyExists, ConfigError, DlogError, FormatError, NotFound, unknown
 from dlog.groups.places import GroupPlaces
-from dlog.meta.json_fields import dump, load, the_dict, the_int, the_str
+from dlog.meta.json_fields import dump, load, optional_str, the_dict, the_int, the_str
 
 FORMAT = 1
 LEASES = ("nodes", "logs")
@@ -36,7 +36,8 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Charter:
     """`begin` and `end` are by number of shard. A shard that came later than `begin` begins at its
-    beginning; one that is not in `end` is no part of the job."""
+    beginning; one that is not in `end` is no part of the job. `uid` tells the group from one that
+    was made anew under its name."""
 
     stream_uid: str
     leases: str
@@ -44,6 +45,7 @@ class Charter:
     weigh: str = COUNT
     begin: Mapping[int, Mark] | None = None
     end: Mapping[int, Mark] | None = None
+    uid: str = ""  # "" in groups of older versions
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -80,6 +82,7 @@ class Charter:
                 "leases": self.leases,
                 "timeout_ms": self.timeout_ms,
                 **({} if self.weigh == COUNT else {"weigh": self.weigh}),
+                **({"uid": self.uid} if self.uid else {}),
                 "begin": _fields(self.begin),
                 "end": _fields(self.end),
             }
@@ -106,11 +109,12 @@ class Charter:
             weigh,
             _marks(fields, "begin", where),
             _marks(fields, "end", where),
+            optional_str(fields, "uid", where) or "",
             extra={k: v for k, v in fields.items() if k not in _FIELDS},
         )
 
 
-_FIELDS = frozenset("format stream leases timeout_ms weigh begin end".split())
+_FIELDS = frozenset("format stream leases timeout_ms weigh begin end uid".split())
 
 
 def read_charter(places: GroupPlaces) -> Procedure[Charter]:

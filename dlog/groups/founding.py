@@ -10,7 +10,7 @@ from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound, Truncated
-from dlog.groups.charter import COUNT, Charter, Mark, agree, read_charter
+from dlog.groups.charter import COUNT, Charter, Mark, agree, check_charter, read_charter
 from dlog.groups.group_driver import lease_store
 from dlog.groups.holding import AT_ONCE, NOTE, hold_name
 from dlog.groups.options import WorkerOptions
@@ -46,22 +46,9 @@ async def _hold_stream(
     charter: Charter,
 ) -> None:
     """First the node, from which on shards to come are held; then the places in those that are
-    there. Whoever finds that a founder died in between goes on."""
-    name = hold_name(places.group, places.stream)
-    path = stores.layout.stream_hold(places.stream, name)
-    wanted = StreamHold(name, charter.stream_uid, places.group, stores.clock.wall_us())
-    while True:
-        try:
-            raw, version = await stores.meta.get(path)
-        except NotFound:
-            with contextlib.suppress(AlreadyExists):
-                await stores.meta.create(path, wanted.to_bytes())
-            continue
-        hold = StreamHold.from_bytes(raw, name, where=path)
-        if hold.stream_uid == charter.stream_uid:
-            break
-        with contextlib.suppress(NotFound, Conflict):  # of a stream that was removed
-            await stores.meta.delete(path, version)
+    there. Whoever finds that a founder died in between goes on. Who removes the group drops what is
+    there behind its charter: so the charter is looked at behind all that is made here."""
+    path, hold, version = await _find_stream_hold(stores, driver, places, charter)
     if hold.made:
         return
     store = lease_store(charter.leases, places, stores)
@@ -71,9 +58,50 @@ async def _hold_stream(
         for shard in meta.shards
         if not shard.is_open and (await driver.run(store.read(shard.log))).is_finished
     ]
-    await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
+    made = await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
     with contextlib.suppress(Conflict, NotFound):  # by another founder, who did the same
         await stores.meta.put(path, dataclasses.replace(hold, made=True).to_bytes(), version)
+    try:
+        await driver.run(check_charter(places, charter))
+    except (NotFound, ConfigError) as error:
+        await _drop_stream_hold(stores, path, hold)
+        if isinstance(error, NotFound):  # else they are those of the group that was made anew
+            for log in made:
+                with contextlib.suppress(NotFound):
+                    await admin.drop_hold(log, hold.name)
+        raise
+
+
+async def _find_stream_hold(
+    stores: Stores, driver: Driver, places: GroupPlaces, charter: Charter
+) -> tuple[str, StreamHold, int]:
+    """The node of this group, found or made; and its version."""
+    name = hold_name(places.group, places.stream)
+    path = stores.layout.stream_hold(places.stream, name)
+    extra = {"charter": charter.uid} if charter.uid else {}
+    wanted = StreamHold(name, charter.stream_uid, places.group, stores.clock.wall_us(), extra=extra)
+    while True:
+        try:
+            raw, version = await stores.meta.get(path)
+        except NotFound:
+            with contextlib.suppress(AlreadyExists):
+                await stores.meta.create(path, wanted.to_bytes())
+            continue
+        hold = StreamHold.from_bytes(raw, name, where=path)
+        if (hold.stream_uid, hold.extra.get("charter", "")) == (charter.stream_uid, charter.uid):
+            return path, hold, version
+        # Of a stream, or of a group, that was removed; unless it is ours that was.
+        await driver.run(check_charter(places, charter))
+        with contextlib.suppress(NotFound, Conflict):
+            await stores.meta.put(path, wanted.to_bytes(), version)
+
+
+async def _drop_stream_hold(stores: Stores, path: str, ours: StreamHold) -> None:
+    with contextlib.suppress(NotFound, Conflict):
+        raw, version = await stores.meta.get(path)
+        there = StreamHold.from_bytes(raw, ours.name, where=path)
+        if (there.stream_uid, there.extra) == (ours.stream_uid, ours.extra):
+            await stores.meta.delete(path, version)
 
 
 async def _hold_shards(
@@ -84,9 +112,10 @@ async def _hold_shards(
     charter: Charter,
     meta: StreamMeta,
     finished: Sequence[str] = (),
-) -> None:
+) -> list[str]:
     """In each log that is there and has no hold of the group yet, from where the group begins. Each
-    is counted in its log meta, so a truncation that was decided before sees it."""
+    is counted in its log meta, so a truncation that was decided before sees it. Which ones."""
+    made: list[str] = []
     name = hold_name(places.group, places.stream)
 
     async def hold(shard: Shard) -> None:
@@ -106,10 +135,12 @@ async def _hold_shards(
             except Truncated:
                 await admin.hold(shard.log, name, "earliest", note=NOTE, who=places.group)
         except (NotFound, ConfigError):
-            pass  # not made yet, or held further on by now
+            return  # not made yet, or held further on by now
+        made.append(shard.log)
 
     shards = [s for s in meta.shards if charter.end is None or s.number in charter.end]
     await some_at_once(AT_ONCE, hold, shards)
+    return made
 
 
 async def _agreed(
@@ -131,7 +162,7 @@ async def _agreed(
         begin = await _marks(stores, meta)
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
-    ours = dataclasses.replace(wanted, begin=begin, end=end)
+    ours = dataclasses.replace(wanted, begin=begin, end=end, uid=stores.chance.token())
     if ours.is_job:
         # It holds no stream, only the shards that it has to do, and drops each hold when that shard
         # is done: so nobody but its founder may make them, and before others can join.

@@ -3,6 +3,7 @@ while others found them, and shards that were truncated or finished by somebody 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -70,6 +71,46 @@ async def test_a_group_whose_stream_was_removed_can_be_removed() -> None:
         await stream.remove()
         await client.group("g", NAME).remove()
         assert await client.groups() == []
+
+
+async def test_a_group_that_is_removed_while_it_is_founded_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group is removed between its charter and its hold on the stream. The founder makes the
+    hold all the same. The worker leaves, and the hold stays for ever: no shard, present or to come,
+    can be truncated, `drop_hold` and `group.remove()` say that there is nothing."""
+    from dlog.groups import founding
+
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    hold = founding._hold_stream
+
+    async def held_up(*given: Any) -> None:
+        monkeypatch.setattr(founding, "_hold_stream", hold)
+        reached.set()
+        await go_on.wait()
+        await hold(*given)
+
+    monkeypatch.setattr(founding, "_hold_stream", held_up)
+
+    async def work(client: aio.Client) -> None:
+        async with client.open_worker("g", NAME, process_nothing, heart="loop") as worker:
+            await worker.wait(5)
+
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        working = asyncio.create_task(work(client))
+        await reached.wait()
+        await client.group("g", NAME).remove()
+        go_on.set()
+        await asyncio.gather(working, return_exceptions=True)
+        await stream.split(0)
+        async with stream.open_writer() as writer:
+            for key in KEYS:
+                await writer.append(b"x", key=key)
+        for log in ("orders/0", "orders/1", "orders/2"):
+            assert (await client.admin.truncate(log, "latest")).held_by == (), log
 
 
 async def as_of_old(client: aio.Client) -> None:
@@ -171,3 +212,26 @@ async def dies_removing(group: Any, step: int) -> bool:
         return True
     finally:
         del group._open
+
+
+async def test_the_hold_that_a_removed_group_left_is_not_that_of_the_next() -> None:
+    """It says that all is held, and the next group has held nothing yet."""
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        stores = await client._stores(True)
+        async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+            pass
+        (path,) = await nodes_below(client, stores.layout.stream_holds(NAME))
+        left, _ = await stores.meta.get(path)
+        await client.group("g", NAME).remove()
+        await stores.meta.create(path, left)
+        async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+            ours, _ = await stores.meta.get(path)
+            assert json.loads(ours)["charter"] != json.loads(left)["charter"]
+            assert [each.name for each in await client.admin.holds("orders/0")] == [
+                "group g of orders"
+            ]
+        await client.group("g", NAME).remove()
+        assert await client.admin.holds("orders/0") == ()

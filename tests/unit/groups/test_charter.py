@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ def test_its_bytes_come_back_and_keep_what_they_do_not_know() -> None:
     found = Charter.from_bytes(raw, where="x")
     assert found == CHARTER
     assert found.to_bytes() == raw
+
+
+def test_a_group_that_was_made_anew_is_told_from_the_one_before() -> None:
+    """Groups of older versions have no uid."""
+    known = dataclasses.replace(CHARTER, uid="u" * 32)
+    assert Charter.from_bytes(known.to_bytes(), where="x") == known != CHARTER
+    assert "uid" not in load(CHARTER.to_bytes(), "x")
 
 
 @pytest.mark.parametrize(
