@@ -86,6 +86,9 @@ class GroupDescription:
     weigh: str
     members: tuple[Member, ...]
     shards: tuple[ShardStanding, ...]
+    is_orphan: bool = False
+    """Its stream was removed, and another one was made under the name, of which it consumes
+    nothing: it has no shards, and is there to be removed."""
 
     @property
     def lag_messages(self) -> int:
@@ -121,10 +124,13 @@ class Group:
         return await _members(site.driver, site.places)
 
     async def describe(self, *, lag: bool = True) -> GroupDescription:
-        """Asks the store for each lease, and with `lag` each shard's log where it ends."""
+        """Asks the store for each lease, and with `lag` each shard's log where it ends. `NotFound`
+        where the stream was removed."""
         site = await self._site()
         members = await _members(site.driver, site.places)
         meta = await site.stream()
+        if site.charter.stream_uid != meta.uid:
+            return self._described(site, members, (), is_orphan=True)
         leases = await leases_of(site.driver, site.store, (shard.name for shard in site.shards))
         finished = {log for log, lease in leases.items() if lease.is_finished}
         graph = ShardGraph(site.shards, finished)
@@ -150,6 +156,16 @@ class Group:
                     graph.shards[shard.log].weight,
                 )
             )
+        return self._described(site, members, standings)
+
+    def _described(
+        self,
+        site: _Site,
+        members: tuple[Member, ...],
+        shards: Iterable[ShardStanding],
+        *,
+        is_orphan: bool = False,
+    ) -> GroupDescription:
         charter = site.charter
         return GroupDescription(
             self.name,
@@ -159,7 +175,8 @@ class Group:
             charter.is_job,
             charter.weigh,
             members,
-            tuple(standings),
+            tuple(shards),
+            is_orphan,
         )
 
     # --- what if
@@ -202,10 +219,11 @@ class Group:
         """Put shards at "earliest", "latest", a seq, a MessageId, a Position or an aware datetime;
         what the program kept with the checkpoint is gone. A shard that somebody consumes is refused
         unless by `force`, which fences that worker; one that is finished stays so. What fails when
-        some were put there already is told in the answer, not raised. `dry_run` only tells."""
+        some were put there already is told in the answer, not raised. `dry_run` only tells.
+        `ConfigError` where another stream was made under the name of the group's."""
         check_start(to, "to")
         site = await self._site()
-        meta = await site.stream()
+        meta = await site.our_stream()
         listed = {shard.name for shard in site.shards}
         chosen = [s for s in meta.shards if s.log in listed]
         if shards is not None:
@@ -232,7 +250,7 @@ class Group:
     ) -> Reset:
         """The same for one shard, with what the program shall find there."""
         site = await self._site()
-        log = (await site.stream()).shard(shard).log
+        log = (await site.our_stream()).shard(shard).log
         told = await self._reset(site, log, check_start(to, "to"), app, force=force, dry_run=False)
         if told.refused is not None:
             raise Conflict(told.refused)
@@ -340,6 +358,13 @@ class _Site:
         name, layout = self.places.stream, self.stores.layout
         site = Site.at(layout, name, self.stores.chance)
         meta: StreamMeta = (await self.driver.run(read_stream(site))).meta
+        return meta
+
+    async def our_stream(self) -> StreamMeta:
+        """`ConfigError` where another one was made under its name: no worker will consume that for
+        this group, and what was done in the old one's shards says nothing of its."""
+        meta = await self.stream()
+        self.charter.check_stream(meta.uid, self.places.group)
         return meta
 
 

@@ -113,6 +113,24 @@ async def test_a_group_that_is_removed_while_it_is_founded_holds_nothing(
             assert (await client.admin.truncate(log, "latest")).held_by == (), log
 
 
+async def test_a_group_of_a_removed_stream_is_not_put_elsewhere_in_the_next() -> None:
+    """`group.reset` of a group whose stream was made again takes the new stream's shards for its
+    own: it writes checkpoints of another stream and holds the new stream's logs, for nobody. A
+    worker is refused there (`ConfigError`)."""
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+            pass
+        await stream.remove()
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        group = client.group("g", NAME)
+        with pytest.raises(dlog.ConfigError, match="another stream"):
+            await group.reset("earliest")
+        assert await client.admin.holds("orders/0") == ()
+
+
 async def as_of_old(client: aio.Client) -> None:
     """The stream's node as the version before writes it: without the uids of logs."""
     meta, path = (await client._stores(True)).meta, f"/dlog/streams/{NAME}"
@@ -235,3 +253,23 @@ async def test_the_hold_that_a_removed_group_left_is_not_that_of_the_next() -> N
             ]
         await client.group("g", NAME).remove()
         assert await client.admin.holds("orders/0") == ()
+
+
+async def test_of_a_group_whose_stream_was_made_again_it_is_told() -> None:
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+            pass
+        group = client.group("g", NAME)
+        assert not (await group.describe()).is_orphan
+        await stream.remove()
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        told = await group.describe()
+        assert (told.is_orphan, told.shards) == (True, ())
+        with pytest.raises(dlog.ConfigError, match="another stream"):
+            await group.set_checkpoint(0, "earliest")
+        assert await client.admin.holds("orders/0") == ()
+        await group.remove()
+        assert await client.groups() == []
