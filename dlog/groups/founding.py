@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Sequence
 
 from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
-from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound, Truncated
+from dlog.errors import AlreadyExists, ConfigError, Conflict, DlogError, NotFound, Truncated
 from dlog.groups.charter import COUNT, Charter, Mark, agree, check_charter, read_charter
 from dlog.groups.group_driver import lease_store
-from dlog.groups.holding import AT_ONCE, NOTE, hold_name
+from dlog.groups.holding import AT_ONCE, DONE, NOTE, hold_name
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
+from dlog.groups.shard_log import check_log
 from dlog.groups.shards import GroupShard
 from dlog.groups.weights import AVERAGE, read_weights
 from dlog.meta.holds import read_hold
@@ -26,6 +28,8 @@ from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import tails_of
 from dlog.together import some_at_once
 
+logger = logging.getLogger("dlog.groups")
+
 
 async def found(
     stores: Stores, driver: Driver, places: GroupPlaces, options: WorkerOptions, admin: Admin
@@ -35,6 +39,7 @@ async def found(
     charter = await _agreed(stores, driver, places, options, admin)
     if not charter.is_job:
         await _hold_stream(stores, driver, admin, places, charter)
+    await _finish_holds(stores, driver, admin, places, charter)
     return charter
 
 
@@ -70,6 +75,50 @@ async def _hold_stream(
                 with contextlib.suppress(NotFound):
                     await admin.drop_hold(log, hold.name)
         raise
+
+
+async def _finish_holds(
+    stores: Stores, driver: Driver, admin: Admin, places: GroupPlaces, charter: Charter
+) -> None:
+    """What is done is let go, whoever did it and left it so: of a shard that the group has finished
+    the hold is at the end of its log, since without one the group's hold on the stream keeps all of
+    that log (an older version dropped it). A job has none there: a second founder may have made it
+    behind the end."""
+    name = hold_name(places.group, places.stream)
+    store = lease_store(charter.leases, places, stores)
+
+    async def is_finished(shard: Shard) -> bool:
+        return (await driver.run(store.read(shard.log))).is_finished
+
+    async def finish(shard: Shard) -> None:
+        try:
+            is_held = await driver.run(_is_held(stores.layout, shard, name))
+            if is_held is not charter.is_job or not await is_finished(shard):
+                return
+            await driver.run(check_log(stores.layout, shard.log, shard.log_uid or None))
+            if charter.is_job:
+                await admin.drop_hold(shard.log, name)
+            else:
+                await admin.hold(shard.log, name, "latest", note=DONE, who=places.group)
+        except NotFound:
+            pass  # the log was trimmed meanwhile, or somebody else dropped it
+        except DlogError as error:
+            logger.warning("log %r: hold %r is not where it should be: %s", shard.log, name, error)
+
+    meta = await _read(stores, driver, places)
+    if charter.end is None:
+        shards = [shard for shard in meta.shards if not shard.is_open]
+    else:
+        shards = [shard for shard in meta.shards if shard.number in charter.end]
+    await some_at_once(AT_ONCE, finish, shards)
+
+
+def _is_held(layout: Layout, shard: Shard, name: str) -> Procedure[bool]:
+    try:
+        found, _ = yield from read_hold(layout, shard.log, name)
+    except NotFound:
+        return False
+    return found.log_uid == shard.log_uid or not shard.log_uid
 
 
 async def _find_stream_hold(
@@ -123,12 +172,8 @@ async def _hold_shards(
         at: Start = "earliest" if mark is None else mark.next_seq
         if shard.log in finished:
             at = "latest"
-        try:
-            found, _ = await driver.run(read_hold(layout, shard.log, name))
-            if found.log_uid == shard.log_uid or not shard.log_uid:
-                return
-        except NotFound:
-            pass
+        if await driver.run(_is_held(layout, shard, name)):
+            return
         try:
             try:
                 await admin.hold(shard.log, name, at, note=NOTE, who=places.group)

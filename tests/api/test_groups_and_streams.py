@@ -16,7 +16,7 @@ import dlog
 from dlog import aio, backends
 from tests.api.streaming import KEYS
 from tests.api.test_stream_identity import Killed, nodes_below
-from tests.api.waiting import eventually
+from tests.api.waiting import eventually, until
 
 NAME = "orders"
 K = b"k"
@@ -35,6 +35,28 @@ async def a_client() -> AsyncIterator[aio.Client]:
 
 async def process_nothing(batch: dlog.MessageBatch) -> None:
     pass
+
+
+async def test_a_hold_that_an_older_worker_dropped_does_not_keep_a_finished_shard() -> None:
+    """A worker of the version before drops the group's hold on a shard that it has finished. The
+    group's hold on the stream then keeps all of that log: it can never be truncated or trimmed, and
+    no worker that comes later mends that."""
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        await stream.split(0)
+        group = client.group("g", NAME)
+
+        async def is_finished() -> bool:
+            return any(s.state == "finished" for s in (await group.describe(lag=False)).shards)
+
+        async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+            await until(is_finished)
+        await client.admin.drop_hold("orders/0", f"group g of {NAME}")
+        async with client.open_worker("g", NAME, process_nothing, heart="loop") as worker:
+            await eventually(lambda: len(worker.shards) == 2)
+        assert (await client.admin.truncate("orders/0", "latest")).held_by == ()
 
 
 async def test_a_worker_consumes_nothing_of_a_stream_that_was_made_again() -> None:
