@@ -210,9 +210,16 @@ async def _agreed(
     ours = dataclasses.replace(wanted, begin=begin, end=end, uid=stores.chance.token())
     if ours.is_job:
         # It holds no stream, only the shards that it has to do, and drops each hold when that shard
-        # is done: so nobody but its founder may make them, and before others can join.
+        # is done: so nobody but its founder may make them, and before others can join. One that
+        # comes second may make them behind the end: they are let go of behind the agreement.
         await _hold_shards(stores.layout, driver, admin, places, ours, meta)
-    return await driver.run(agree(places, ours))
+    try:
+        return await driver.run(agree(places, ours))
+    except ConfigError:
+        if ours.is_job:
+            there = await driver.run(read_charter(places))
+            await _finish_holds(stores, driver, admin, places, there)
+        raise
 
 
 async def _read(stores: Stores, driver: Driver, places: GroupPlaces) -> StreamMeta:

@@ -135,6 +135,43 @@ async def test_a_group_that_is_removed_while_it_is_founded_holds_nothing(
             assert (await client.admin.truncate(log, "latest")).held_by == (), log
 
 
+@pytest.mark.parametrize("timeout_ms", [5_000, 6_000])
+async def test_a_second_founder_of_a_job_leaves_no_hold_behind(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: int
+) -> None:
+    """Two workers found one bounded job. The slower one makes its holds when the job is done and
+    its holds are dropped: they stay for ever, and nothing is truncated any more."""
+    from dlog.groups import founding
+
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    hold = founding._hold_shards
+
+    async def held_up(*given: Any) -> None:
+        monkeypatch.setattr(founding, "_hold_shards", hold)
+        reached.set()
+        await go_on.wait()
+        await hold(*given)
+
+    monkeypatch.setattr(founding, "_hold_shards", held_up)
+
+    async def job(client: aio.Client, **more: Any) -> str | None:
+        options: dict[str, Any] = {"heart": "loop", "stop_at_end": True, **more}
+        async with client.open_worker("g", NAME, process_nothing, **options) as worker:
+            return await worker.wait(20)
+
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        slow = asyncio.create_task(job(client, timeout_ms=timeout_ms))
+        await reached.wait()
+        await job(client, timeout_ms=5_000)
+        go_on.set()
+        (ended,) = await asyncio.gather(slow, return_exceptions=True)
+        assert isinstance(ended, dlog.ConfigError) is (timeout_ms != 5_000)
+        assert await client.admin.holds("orders/0") == ()
+
+
 async def test_a_group_of_a_removed_stream_is_not_put_elsewhere_in_the_next() -> None:
     """`group.reset` of a group whose stream was made again takes the new stream's shards for its
     own: it writes checkpoints of another stream and holds the new stream's logs, for nobody. A
@@ -295,3 +332,25 @@ async def test_of_a_group_whose_stream_was_made_again_it_is_told() -> None:
         assert await client.admin.holds("orders/0") == ()
         await group.remove()
         assert await client.groups() == []
+
+
+async def test_a_job_whose_founder_died_before_its_charter_can_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It left holds, and nothing that names the group."""
+    from dlog.groups import founding
+
+    def dies(*given: Any) -> Any:
+        raise Killed
+
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        with monkeypatch.context() as patch:
+            patch.setattr(founding, "agree", dies)
+            with pytest.raises(Killed):
+                await client.open_worker("g", NAME, process_nothing, heart="loop", stop_at_end=True)
+        assert await client.admin.holds("orders/0")
+        await client.group("g", NAME).remove()
+        assert await client.admin.holds("orders/0") == ()
