@@ -89,6 +89,12 @@ class GroupHolds:
         for parent in behind:
             await self.finish(parent)
 
+    async def held_from(self, log: str) -> int | None:
+        """What the group held before it began the shard: a place in it, or all of it by the hold on
+        the stream. None where it held nothing."""
+        held = await self._admin.holds(log)
+        return next((each.seq for each in held if each.name == self._name), None)
+
     async def _put(self, log: str, at: Start) -> None:
         async with self._few:
             await self._admin.hold(log, self._name, at, note=NOTE, who=self._who)

@@ -25,7 +25,7 @@ from dlog.groups.dead_letters import letter_for
 from dlog.groups.hub import Hub
 from dlog.groups.letters import error_text
 from dlog.groups.processing import Program
-from dlog.groups.shard_log import check_stream, log_may_be_made
+from dlog.groups.shard_log import check_stream, check_whole, log_may_be_made
 from dlog.groups.shard_tracker import BlockingTracker, ShardInfo, Tracker
 from dlog.groups.stopping import Stopped, Stopping
 from dlog.ids import MessageId, Position
@@ -134,19 +134,20 @@ class ShardRun:
         number = self._heart.numbers[self.log]
         info = ShardInfo(self._heart, self.log, number, self.epoch, self._start)
         program = await self._made_program()
-        kind = Tracker if program.is_async else BlockingTracker
-        self._tracker = kind(self._heart, info)
+        self._tracker = (Tracker if program.is_async else BlockingTracker)(self._heart, info)
         charter = self._heart.charter
         assert charter is not None
         mark = None if charter.end is None else charter.end.get(number)
         self._end_seq = None if mark is None else mark.next_seq
-        await self._open(self._start_place(number, charter.begin))
+        start = self._start_place(number, charter.begin)
+        await self._open(start)
         reader = self._reader
         assert reader is not None
         assert self.position is not None
         info.start = self.position
-        holding = asyncio.ensure_future(self._hold(self.position))
-        self._holding = holding
+        if self._start is None and start == "earliest":
+            await self._patiently(lambda: check_whole(reader, self._held_from))
+        holding = self._holding = asyncio.ensure_future(self._hold(self.position))
         if self._start is None:
             await self._stopping.cuts(holding)
             try:
@@ -180,6 +181,10 @@ class ShardRun:
         start = self._options.start
         return "earliest" if start == "latest" else start
 
+    async def _held_from(self) -> int | None:
+        assert self._heart.holds is not None
+        return await self._heart.home.run(self._heart.holds.held_from(self.log))
+
     async def _hold(self, at: Position) -> None:
         """What is not consumed is not truncated. Whoever did what came before may have died before
         it let go of that: whoever begins behind it sees to it."""
@@ -206,8 +211,7 @@ class ShardRun:
         while True:
             self._stopping.check()
             try:
-                end = self._end_seq
-                await self._stopping.cuts(reader.seek(start, end=end))
+                await self._stopping.cuts(reader.seek(start, end=self._end_seq))
                 await self._check_stream()
                 break
             except NotFound:
@@ -263,8 +267,7 @@ class ShardRun:
         while (batch := await self._next()) is not None:
             self._stopping.check()
             assert self.position is not None
-            uid = self.position.log_uid
-            upto = Position(uid, batch.last_seq + 1, batch.last_id)
+            upto = Position(self.position.log_uid, batch.last_seq + 1, batch.last_id)
             if not heart.may_deliver(log, epoch):
                 await self._until_ours()
             try:
@@ -450,15 +453,8 @@ class ShardRun:
         self.failures, self.error = failed, error
         self.doing = f"failed {failed} times: {error_text(error)}"
         self._hub.meter.failed(self.log)
-        logger.warning(
-            "%s: seq %d to %d failed, attempt %d: %s",
-            self._who,
-            batch.first_seq,
-            batch.last_seq,
-            failed,
-            error_text(error),
-            exc_info=error,
-        )
+        told = f"seq {batch.first_seq} to {batch.last_seq} failed, attempt {failed}"
+        logger.warning("%s: %s: %s", self._who, told, error_text(error), exc_info=error)
 
     def _rest_of(self, batch: MessageBatch) -> MessageBatch:
         """What the program did not say it is done with."""

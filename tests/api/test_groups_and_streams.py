@@ -190,6 +190,34 @@ async def test_a_group_of_a_removed_stream_is_not_put_elsewhere_in_the_next() ->
         assert await client.admin.holds("orders/0") == ()
 
 
+async def test_a_group_is_told_of_what_was_truncated_by_force_before_it_began() -> None:
+    """`force_truncate` overruns the hold of a group on a shard that it has not begun. A shard that
+    it has begun ends with `Truncated`; this one is begun at its head, and nobody is told: the group
+    reports that all is done."""
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            for key in KEYS:
+                await writer.append(b"a", key=key)
+            async with client.open_worker("g", NAME, process_nothing, heart="loop"):
+                pass
+            await stream.split(0)
+            for key in KEYS:
+                await writer.append(b"b", key=key)
+        await stream.terminate()
+        for log in ("orders/1", "orders/2"):
+            assert (await client.admin.force_truncate(log, "latest")).held_by
+        async with client.open_worker("g", NAME, process_nothing, heart="loop") as worker:
+            group = client.group("g", NAME)
+
+            async def is_over() -> bool:
+                shards = (await group.describe(lag=False)).shards
+                return bool(worker.failed) or all(each.state == "finished" for each in shards)
+
+            await until(is_over)
+            assert worker.failed, "all shards are done, and 40 messages were passed over"
+
+
 async def as_of_old(client: aio.Client) -> None:
     """The stream's node as the version before writes it: without the uids of logs."""
     meta, path = (await client._stores(True)).meta, f"/dlog/streams/{NAME}"
@@ -354,3 +382,51 @@ async def test_a_job_whose_founder_died_before_its_charter_can_be_removed(
         assert await client.admin.holds("orders/0")
         await client.group("g", NAME).remove()
         assert await client.admin.holds("orders/0") == ()
+
+
+async def test_what_was_truncated_before_the_group_was_founded_is_not_missed() -> None:
+    """The group begins where the log begins, and so do the shards that it becomes."""
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+            await client.admin.truncate("orders/0", "latest")
+            await writer.append(b"y", key=K)
+            options: dict[str, Any] = {"heart": "loop", "flush_ms": 0}
+            async with client.open_worker("g", NAME, process_nothing, **options) as worker:
+                await stream.split(0)
+                for key in KEYS:
+                    await writer.append(b"z", key=key)
+                group = client.group("g", NAME)
+
+                async def is_done() -> bool:
+                    assert worker.failed == {}
+                    return not (await group.describe()).lag_messages and len(worker.shards) == 2
+
+                await until(is_done)
+
+
+async def test_a_group_goes_on_where_it_is_put_behind_what_was_truncated_by_force() -> None:
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        options: dict[str, Any] = {"heart": "loop"}
+        async with client.open_worker("g", NAME, process_nothing, **options):
+            pass
+        async with stream.open_writer() as writer:
+            for key in KEYS:
+                await writer.append(b"a", key=key)
+        await stream.terminate()
+        await client.admin.force_truncate("orders/0", "latest")
+        group = client.group("g", NAME)
+        for _ in range(2):  # whoever comes next is told, too
+            async with client.open_worker("g", NAME, process_nothing, **options) as worker:
+                await eventually(lambda: worker.failed)
+                assert "Truncated" in worker.failed["orders/0"]
+        assert [each.refused for each in await group.reset("earliest")] == [None]
+        async with client.open_worker("g", NAME, process_nothing, **options) as worker:
+
+            async def is_finished() -> bool:
+                return (await group.describe(lag=False)).shards[0].state == "finished"
+
+            await until(is_finished)
+            assert worker.failed == {}
