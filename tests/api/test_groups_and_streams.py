@@ -223,6 +223,7 @@ async def as_of_old(client: aio.Client) -> None:
     meta, path = (await client._stores(True)).meta, f"/dlog/streams/{NAME}"
     raw, version = await meta.get(path)
     fields = json.loads(raw)
+    fields.pop("uids", None)
     for shard in fields["shards"]:
         shard.pop("log_uid", None)
     await meta.put(path, json.dumps(fields).encode(), version)
