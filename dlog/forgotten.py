@@ -54,21 +54,6 @@ class ForgottenIds:
         free = [each for each in zip(begins, ends, strict=True) if each[0] <= each[1]]
         return max(free, key=lambda each: each[1] - each[0], default=None)
 
-    def with_id(self, id: int) -> ForgottenIds:
-        at = bisect_right(self.firsts, id)  # the range before begins at the id, or below
-        first = last = id
-        low = high = at
-        if at > 0 and self.lasts[at - 1] >= id - 1:
-            low, first, last = at - 1, self.firsts[at - 1], max(id, self.lasts[at - 1])
-        if at < len(self.firsts) and self.firsts[at] == last + 1:
-            high, last = at + 1, self.lasts[at]
-        more = ForgottenIds(
-            (*self.firsts[:low], first, *self.firsts[high:]),
-            (*self.lasts[:low], last, *self.lasts[high:]),
-        )
-        most = limits.FORGOTTEN_RANGES_MAX
-        return more if len(more.firsts) <= most else more.coarser(most * _KEPT[0] // _KEPT[1])
-
     def coarser(self, ranges_max: int) -> ForgottenIds:
         """At most so many ranges, one at least: the closest ones are joined."""
         count = len(self.firsts)
@@ -122,6 +107,48 @@ class ForgottenIds:
 
 
 ALL_IDS = ForgottenIds((0,), (ID_MAX,))  # of a table that does not say which ones it forgot
+
+
+class GrowingIds:
+    """The same, for whoever adds one id after another: that copies no ranges. One thread adds;
+    others may look meanwhile, and find every id that was added before."""
+
+    __slots__ = ("_bounds",)
+
+    def __init__(self, ids: ForgottenIds = ForgottenIds()) -> None:
+        # Where a range begins, and where the ids behind it do, in turn. Other threads look here: it
+        # changes from one state to the next by one assignment, to the list or of another list.
+        self._bounds = _bounds_of(ids)
+
+    def __bool__(self) -> bool:
+        return bool(self._bounds)
+
+    def __contains__(self, id: object) -> bool:
+        assert isinstance(id, int)
+        return bool(bisect_right(self._bounds, id) & 1)
+
+    def add(self, id: int) -> None:
+        bounds = self._bounds
+        at = bisect_right(bounds, id)
+        if at & 1:
+            return
+        joins_before = at > 0 and bounds[at - 1] == id
+        joins_behind = at < len(bounds) and bounds[at] == id + 1
+        more = [] if joins_before else [id]
+        if not joins_behind:
+            more.append(id + 1)
+        bounds[at - joins_before : at + joins_behind] = more
+        most = limits.FORGOTTEN_RANGES_MAX
+        if len(bounds) > 2 * most:
+            self._bounds = _bounds_of(self.frozen().coarser(most * _KEPT[0] // _KEPT[1]))
+
+    def frozen(self) -> ForgottenIds:
+        bounds = tuple(self._bounds)
+        return ForgottenIds(bounds[::2], tuple(behind - 1 for behind in bounds[1::2]))
+
+
+def _bounds_of(ids: ForgottenIds) -> list[int]:
+    return [bound for first, last in ids.ranges for bound in (first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dlog import limits
 from dlog.effects import Procedure, ReadEntries
 from dlog.errors import AlreadyExists, Conflict, Corrupt, NotFound, Retry
-from dlog.forgotten import ALL_IDS, ForgottenIds
+from dlog.forgotten import ALL_IDS, ForgottenIds, GrowingIds
 from dlog.ids import MessageId
 from dlog.ledger.store import Buffer
 from dlog.meta.cas import Seen
@@ -47,7 +47,7 @@ class Producers:
     def __init__(self, table: ProducerTable | None = None) -> None:
         table = table or ProducerTable()
         self.rows = {row.producer_id: row for row in table.rows}  # the silent ones first
-        self.forgotten = ForgottenIds()  # of those with a row, the row counts
+        self._forgotten = GrowingIds()  # of those with a row, the row counts
         if table.forgot:
             ranges = table.ranges
             self.forgotten = ALL_IDS if ranges is None else ForgottenIds.of_ranges(ranges)
@@ -55,7 +55,19 @@ class Producers:
     @property
     def forgot(self) -> bool:
         """Some producer, in the log's life."""
-        return bool(self.forgotten)
+        return bool(self._forgotten)
+
+    @property
+    def forgotten(self) -> ForgottenIds:
+        """By now, as a copy. To ask for one id, see `may_have_forgotten`."""
+        return self._forgotten.frozen()
+
+    @forgotten.setter
+    def forgotten(self, ids: ForgottenIds) -> None:
+        self._forgotten = GrowingIds(ids)
+
+    def may_have_forgotten(self, producer_id: int) -> bool:
+        return producer_id in self._forgotten
 
     def note(self, row: ProducerRow) -> None:
         self.rows.pop(row.producer_id, None)
@@ -63,7 +75,7 @@ class Producers:
         if len(self.rows) > limits.PRODUCERS_MAX:
             silent = next(iter(self.rows))
             # First: other threads look here, and must not take the producer for new.
-            self.forgotten = self.forgotten.with_id(silent)
+            self._forgotten.add(silent)
             del self.rows[silent]
 
     def note_batches(self, batches: Iterable[Batch]) -> None:
@@ -78,8 +90,9 @@ class Producers:
                 )
 
     def table(self) -> ProducerTable:
-        ranges = None if self.forgotten in (ForgottenIds(), ALL_IDS) else self.forgotten.ranges
-        return ProducerTable(tuple(self.rows.values()), self.forgot, ranges)
+        forgotten = self.forgotten
+        ranges = None if forgotten in (ForgottenIds(), ALL_IDS) else forgotten.ranges
+        return ProducerTable(tuple(self.rows.values()), bool(forgotten), ranges)
 
     def entry(self, sent: Iterable[Batch], *, first_seq: int, timestamp_us: int) -> list[Buffer]:
         """The control entry that stands behind everything settled, and behind what was `sent`."""
@@ -120,7 +133,7 @@ class Dedup:
             is_last = row is not None and row.number == number
             raise _there(producer_id, number, MessageId(*row[2:]) if row and is_last else None)
         if row is None:
-            if producer_id in self._settled.forgotten:
+            if self._settled.may_have_forgotten(producer_id):
                 raise _forgotten(producer_id, number, self._settled.forgotten)
             return None
         if number > row.number:

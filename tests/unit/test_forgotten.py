@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from dlog import limits
 from dlog.errors import FormatError
-from dlog.forgotten import ALL_IDS, ALL_NAMES, ID_MAX, ForgottenIds, ForgottenNames
+from dlog.forgotten import ALL_IDS, ALL_NAMES, ID_MAX, ForgottenIds, ForgottenNames, GrowingIds
 
 ids = st.one_of(st.integers(0, 40), st.integers(0, ID_MAX))
 
 
 def all_of(some: list[int]) -> ForgottenIds:
-    found = ForgottenIds()
+    found = GrowingIds()
     for id in some:
-        found = found.with_id(id)
-    return found
+        found.add(id)
+    return found.frozen()
 
 
 @given(st.lists(ids, max_size=60))
@@ -26,6 +26,17 @@ def test_ids_are_those_that_were_added(some: list[int]) -> None:
     assert found == ForgottenIds.of(some)
     assert {id for id in (*some, *range(42)) if id in found} == set(some)
     assert ForgottenIds.from_stored([list(each) for each in found.ranges], "here") == found
+
+
+@given(st.lists(ids, max_size=30), st.lists(ids, max_size=30))
+def test_ids_grow_from_what_was_there(before: list[int], more: list[int]) -> None:
+    growing = GrowingIds(ForgottenIds.of(before))
+    for id in more:
+        growing.add(id)
+        assert id in growing
+    assert bool(growing) is bool(before or more)
+    assert {id for id in (*before, *more, *range(42)) if id in growing} == {*before, *more}
+    assert growing.frozen() == ForgottenIds.of((*before, *more))
 
 
 @given(st.lists(ids, min_size=1, max_size=60), st.integers(0, 5))
@@ -58,7 +69,9 @@ def test_ids_in_a_row_are_one_range() -> None:
 def test_of_all_ids_none_is_free() -> None:
     assert ALL_IDS.widest_free is None
     assert {0, ID_MAX} == {id for id in (0, ID_MAX) if id in ALL_IDS}
-    assert ALL_IDS.with_id(5) == ALL_IDS
+    growing = GrowingIds(ALL_IDS)
+    growing.add(5)
+    assert growing.frozen() == ALL_IDS
     assert ForgottenIds().widest_free == (0, ID_MAX)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from dlog import limits
 from dlog.errors import AlreadyExists, Conflict, NotFound
+from dlog.forgotten import ForgottenIds
 from dlog.ids import MessageId
 from dlog.wire.batch import ProducerRow, ProducerTable
 from dlog.writer.batch import Batch
@@ -129,6 +130,28 @@ def test_the_ones_that_were_silent_longest_are_forgotten(monkeypatch: pytest.Mon
         assert dedup.find(new, 0) is None
         assert dedup.find(new, 7) is None
         assert dedup.find_run(new, 0, 3) is None
+
+
+def test_to_forget_a_producer_copies_no_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copied for a table, or once for many producers, when there are too many ranges."""
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 10)
+    monkeypatch.setattr(limits, "FORGOTTEN_RANGES_MAX", 400)
+    copies: list[ForgottenIds] = []
+    made = ForgottenIds.__init__
+
+    def counted(self: ForgottenIds, *given: tuple[int, ...]) -> None:
+        copies.append(self)
+        made(self, *given)
+
+    producers = Producers()
+    dedup = Dedup(producers)
+    monkeypatch.setattr(ForgottenIds, "__init__", counted)
+    for producer_id in range(0, 3000, 3):
+        assert dedup.find(producer_id, 0) is None
+        producers.note(ProducerRow(producer_id, 0, 1, 1, 0))
+    assert len(copies) < 20
+    assert producers.may_have_forgotten(0)
+    assert not producers.may_have_forgotten(2997)
 
 
 def test_what_was_forgotten_stays_so_from_table_to_table(monkeypatch: pytest.MonkeyPatch) -> None:
