@@ -7,6 +7,7 @@ short. Nothing here holds the stream's reader: see `dlog.streams.sources`.
 from __future__ import annotations
 
 import asyncio
+from typing import Any, NamedTuple
 
 from dlog.awaited import longest
 from dlog.drive import Stores
@@ -14,7 +15,17 @@ from dlog.errors import Handle, NotFound
 from dlog.reason import Reason, ReasonCode, Wait
 from dlog.streams.document import StreamMeta, StreamState
 from dlog.streams.driver import StreamDriver
+from dlog.streams.places import ReadOrder
 from dlog.streams.reshard import Site, read_stream
+from dlog.streams.tails import missed_nothing_in
+
+
+class NewList(NamedTuple):
+    """`nothing_in`: shards that left the list before the reader came to them, and had nothing that
+    it was to read."""
+
+    meta: StreamMeta
+    nothing_in: list[int]
 
 
 class ShardList:
@@ -27,6 +38,7 @@ class ShardList:
         self._uid: str | None = None
         self._under_way: asyncio.Task[StreamMeta] | None = None
         self._next: asyncio.Task[StreamMeta] | None = None  # has not begun to read yet
+        self._asking: set[asyncio.Task[NewList]] = set()
 
     def ask(self) -> asyncio.Task[StreamMeta]:
         """The list, by a read that begins after this call. Many who ask at once share one."""
@@ -34,6 +46,19 @@ class ShardList:
             self._next = asyncio.get_running_loop().create_task(self._read())
             self._next.add_done_callback(_seen)
         return self._next
+
+    def ask_for(self, order: ReadOrder) -> asyncio.Task[NewList]:
+        """As `ask`, for a reader that goes on by it."""
+        task = asyncio.get_running_loop().create_task(self._new_list(self.ask(), order))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(_seen)
+        return task
+
+    async def _new_list(self, asked: asyncio.Task[StreamMeta], order: ReadOrder) -> NewList:
+        meta = await asyncio.shield(asked)
+        name, missed = self._site.name, order.missed(meta)
+        return NewList(meta, await missed_nothing_in(self._stores, name, missed, order.since_us))
 
     async def newest(self) -> StreamMeta:
         """Cancelling abandons the wait only."""
@@ -70,17 +95,19 @@ class ShardList:
 
     def stop(self) -> None:
         """Without waiting."""
-        for task in (self._under_way, self._next):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks():
+            task.cancel()
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        return [t for t in (self._under_way, self._next, *self._asking) if t is not None]
 
     async def close(self) -> None:
-        tasks = [task for task in (self._under_way, self._next) if task is not None]
+        tasks = self._tasks()
         self.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _seen(task: asyncio.Task[StreamMeta]) -> None:
+def _seen(task: asyncio.Task[Any]) -> None:
     """Of a failure that nobody waits for any more, nothing is logged."""
     if not task.cancelled():
         task.exception()

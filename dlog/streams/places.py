@@ -37,6 +37,11 @@ class StreamPosition:
     # others begin at the first message of their log. None: unknown, as in a position of no shard at
     # all that a program made, which means "earliest".
     heads: Mapping[int, Position] | None = None
+    # What was known of the stream when it stood here, which makes no other place of it: the number
+    # that no shard had yet, and the shards below it that were still to begin. What is listed no
+    # more when the reading goes on was missed if it is one of these, or younger. None: unknown.
+    next_number: int | None = field(default=None, compare=False)
+    to_come: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def is_blank(self) -> bool:
@@ -54,6 +59,10 @@ class StreamPosition:
             fields["since_us"] = self.since_us
         if self.heads is not None:
             fields["heads"] = _fields(self.heads)
+        if self.next_number is not None:
+            fields["next_number"] = self.next_number
+        if self.to_come:
+            fields["to_come"] = sorted(self.to_come)
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -64,24 +73,46 @@ class StreamPosition:
             fields = json.loads(text)
         except (ValueError, RecursionError):
             raise FormatError(f"a stream position is a JSON object, not {text[:80]!r}") from None
-        known = {"stream", "shards", "done", "since_us", "heads"}
-        if not isinstance(fields, dict) or not known >= set(fields) >= {"stream", "shards", "done"}:
+        if not isinstance(fields, dict) or not _KNOWN >= set(fields) >= _NEEDED:
             raise FormatError(
-                "a stream position has the fields stream, shards and done, and may have since_us "
-                "and heads"
+                "a stream position has the fields stream, shards and done, and may have since_us, "
+                "heads, next_number and to_come"
             )
-        uid, done, since_us = fields["stream"], fields["done"], fields.get("since_us")
-        if not isinstance(uid, str) or not isinstance(done, list):
+        uid, since_us = fields["stream"], fields.get("since_us")
+        if not isinstance(uid, str):
             raise FormatError("a stream position names its stream, its shards and what is done")
-        if not all(type(number) is int and number >= 0 for number in done):
-            raise FormatError("what is done is told by numbers of shards")
         if since_us is not None and type(since_us) is not int:
             raise FormatError("since_us is a whole number of microseconds")
-        heads = _parsed(fields["heads"]) if "heads" in fields else None
-        return cls(uid, _parsed(fields["shards"]), frozenset(done), since_us, heads)
+        next_number = fields.get("next_number")
+        if next_number is not None and not _is_number(next_number):
+            raise FormatError(f"next_number is the number of a shard, not {next_number!r}")
+        return cls(
+            uid,
+            _parsed(fields["shards"]),
+            _numbers(fields, "done"),
+            since_us,
+            _parsed(fields["heads"]) if "heads" in fields else None,
+            next_number,
+            _numbers(fields, "to_come"),
+        )
 
     def __str__(self) -> str:
         return self.to_text()
+
+
+_NEEDED = frozenset(("stream", "shards", "done"))
+_KNOWN = _NEEDED | {"since_us", "heads", "next_number", "to_come"}
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _numbers(fields: Mapping[str, object], name: str) -> frozenset[int]:
+    numbers = fields.get(name, [])
+    if not isinstance(numbers, list) or not all(map(_is_number, numbers)):
+        raise FormatError(f"{name} is a list of numbers of shards, not {numbers!r}")
+    return frozenset(numbers)
 
 
 def _fields(places: Mapping[int, Position]) -> dict[str, Any]:
@@ -116,14 +147,28 @@ class ReadOrder:
                 before = meta.before(meta.shard(number).parents)
                 self._done.update(shard.number for shard in before)
 
-    def missed(self) -> list[int]:
-        """Shards that are listed no more and were not read to their end, before a shard that is
-        still to begin: what they had is gone."""
-        listed = {shard.number for shard in self.meta.shards}
+        self._to_come, self._next_number = self._known_at(at)
+
+    def _known_at(self, at: StreamPosition) -> tuple[frozenset[int], int]:
+        """Shards that were still to begin, and the number that none had yet."""
+        if at.next_number is not None:
+            return at.to_come, at.next_number
+        # Of a program, or of an older version: what is younger than all that was read is not before
+        # it, and so was not read.
         parents = {parent for shard in self._unread() for parent in shard.parents}
-        return sorted(
-            n for n in parents - listed - self._done - self._begun.keys() if self._counts(n)
-        )
+        read = self._begun.keys() | self._done
+        next_number = max(read) + 1 if read else self.meta.next_number
+        return frozenset(parents.union(self._heads or ())), next_number
+
+    def missed(self, meta: StreamMeta | None = None) -> list[int]:
+        """Shards that are listed no more (by this newer list) and were not read to their end: what
+        they had is gone. Those that had nothing are to be ended first."""
+        return sorted(n for n in self._gone(meta or self.meta) if self._counts(n))
+
+    def _gone(self, meta: StreamMeta) -> set[int]:
+        listed = {shard.number for shard in meta.shards}
+        candidates = {*self._to_come, *range(self._next_number, meta.next_number)}
+        return candidates - listed - self._done - self._begun.keys()
 
     def refuse_missed(self) -> None:
         """`Truncated` if a shard left the list before the reader came to it."""
@@ -224,7 +269,15 @@ class ReadOrder:
         before_unread = {n for s in self.meta.shards if s.number not in read for n in s.parents}
         told = {shard.number for shard in self.meta.before(before_read)}
         done = {n for n in self._done if n in before_unread or (n not in told and self.meta.has(n))}
-        at = StreamPosition(self.meta.uid, begun, frozenset(done), self._since_us)
+        to_come = {s.number for s in self.meta.shards}.union(self._gone(self.meta)) - read - told
+        at = StreamPosition(
+            self.meta.uid,
+            begun,
+            frozenset(done),
+            self._since_us,
+            next_number=self.meta.next_number,
+            to_come=frozenset(to_come),
+        )
         if self._heads is None:
             return at
         heads = {

@@ -31,14 +31,14 @@ from dlog.reader.reader import Reader
 from dlog.reader.segments import SegmentView
 from dlog.reason import Reason
 from dlog.streams.document import Shard, StreamMeta
-from dlog.streams.listing import ShardList
+from dlog.streams.listing import NewList, ShardList
 from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
 from dlog.streams.places import ReadOrder, StreamPosition
 from dlog.streams.reshard import Site
 from dlog.streams.sources import Reading, Source
 from dlog.streams.starts import End, Starts, check_start
 from dlog.streams.starts import StreamStart as StreamStart
-from dlog.streams.tails import remains_of
+from dlog.streams.tails import missed_nothing_in, remains_of
 from dlog.together import together
 
 ReadingOrder = Literal["arrival", "time"]
@@ -89,7 +89,7 @@ class StreamReader:
         self._listing = ShardList(stores, site)
         self._ended: set[int] = set()  # shards behind whose end the list is to be read
         self._asked: set[int] = set()  # those of them that the reading under way is for
-        self._answer: asyncio.Task[StreamMeta] | None = None  # of that reading
+        self._answer: asyncio.Task[NewList] | None = None  # of that reading
         self._failure: DlogError | None = None  # of it; the next call raises it
         self._defects: list[Exception] = []  # of closing readers
         self._rest: deque[FromShard] = deque()
@@ -145,6 +145,9 @@ class StreamReader:
         for number, place in tuple(order.reading.items()):
             if not meta.has(number) and await self._was_read(number, place):
                 order.end(number)
+        missed = order.missed()
+        for number in await missed_nothing_in(self._stores, self.stream, missed, order.since_us):
+            order.end(number)
         if self._may_jump:
             order.skip_forgotten()
         else:
@@ -413,9 +416,12 @@ class StreamReader:
         if self._answer is not None and self._answer.done():
             answer, self._answer = self._answer, None
             try:
-                order.saw(answer.result())
+                meta, nothing_in = answer.result()
             except DlogError as error:  # others may wait for the same answer
                 raise error.again() from None
+            order.saw(meta)
+            for number in nothing_in:
+                order.end(number)
             if self._may_jump:
                 order.skip_missed()
             else:
@@ -424,7 +430,7 @@ class StreamReader:
             self._begin_ready()
         if self._ended and self._answer is None:
             self._asked = set(self._ended)
-            self._answer = self._listing.ask()
+            self._answer = self._listing.ask_for(order)
             news = self._news
             self._answer.add_done_callback(lambda _: news.set())
 

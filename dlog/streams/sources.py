@@ -155,7 +155,7 @@ class Source:
             raise error
         at = self.reader.position if self._is_begun and self.reader is not None else self._at
         left = await remains_of(reading.stores, reading.stream, self.shard.number)
-        if at is not None and left is not None and not left.had_more(at):
+        if left is not None and (left.is_empty if at is None else not left.had_more(at)):
             return
         if reading.options.on_truncated != "jump":
             raise trimmed((self.shard.number,)) from error

@@ -13,9 +13,9 @@ from dlog.drive import Stores
 from dlog.errors import ConfigError, Truncated
 from dlog.ids import Position
 from dlog.options import ReaderOptions
-from dlog.streams.document import Shard, ShardState, StreamMeta
+from dlog.streams.document import Shard, ShardState, StreamMeta, log_uid
 from dlog.streams.places import StreamPosition, ends_are_looked_for, trimmed_parents
-from dlog.streams.tails import LogEnds, ends_of, remains_of, since_of
+from dlog.streams.tails import LogEnds, ends_of, remains_of_all, since_of
 
 StreamStart = str | StreamPosition | datetime
 
@@ -89,7 +89,8 @@ class Starts:
             for number, log in (await self._ends_of(self._shards, with_tails=False)).items()
             if log is not None and log.head_seq > log.first_seq
         }
-        return StreamPosition(self._meta.uid, {}, trimmed_parents(self._meta), heads=heads)
+        at = StreamPosition(self._meta.uid, {}, trimmed_parents(self._meta), heads=heads)
+        return self._known(at)
 
     async def _latest(self) -> StreamPosition:
         """At the tail of each shard whose log takes messages. A shard before which another one is
@@ -111,7 +112,7 @@ class Starts:
                 else:
                     assert log.next_seq is not None
                     places[shard.number] = Position(log.uid, log.next_seq, None)
-        return StreamPosition(self._meta.uid, places, frozenset(done), heads={})
+        return self._known(StreamPosition(self._meta.uid, places, frozenset(done), heads={}))
 
     async def _since(self, since_us: int) -> StreamPosition:
         """Shards that were terminated before that time are done; all others are read from it on."""
@@ -128,15 +129,32 @@ class Starts:
                 done.add(shard.number)
         if self._options.on_truncated != "jump":
             await self._refuse_unknown(unknown, since_us)
-        return StreamPosition(self._meta.uid, {}, frozenset(done), since_us)
+        return self._known(StreamPosition(self._meta.uid, {}, frozenset(done), since_us))
+
+    def _known(self, at: StreamPosition) -> StreamPosition:
+        """What this list had is known; what left it before is not missed."""
+        listed = {shard.number for shard in self._meta.shards}
+        to_come = frozenset(listed - at.shards.keys() - at.done)
+        return dataclasses.replace(at, next_number=self._meta.next_number, to_come=to_come)
 
     async def _refuse_unknown(self, trimmed: set[int], since_us: int) -> None:
-        """`Truncated` if these shards may have had messages from that time on."""
-        unknown: list[int] = []
-        for number in sorted(trimmed):
-            left = await remains_of(self._stores, self._stream, number)
-            if left is None or not left.is_older(since_us):
-                unknown.append(number)
+        """`Truncated` if these shards may have had messages from that time on. One that had none
+        at all says nothing of those before it; which those are is not known any more, but that
+        their numbers are lower."""
+        found = await remains_of_all(self._stores, self._stream, sorted(trimmed))
+        empty = [
+            number
+            for number, left in found.items()
+            if left is not None and left.is_empty and left.uid != log_uid(self._meta.uid, number)
+        ]  # without those that the stream was made with: nothing is before them
+        lower = (n for n in range(max(empty, default=0)) if self._counts(n) and n not in found)
+        gone = [number for number in lower if not self._meta.has(number)]
+        found |= await remains_of_all(self._stores, self._stream, gone)
+        unknown = [
+            number
+            for number, left in sorted(found.items())
+            if left is None or not (left.is_empty or left.is_older(since_us))
+        ]
         if unknown:
             raise Truncated(
                 f"what was written from {us_datetime(since_us).isoformat()} on, or some of it, may "

@@ -140,10 +140,16 @@ def first_seq_of(meta: LogMeta) -> int:
 
 
 class Remains(NamedTuple):
-    """What stays of a log that was removed: where it ended."""
+    """What stays of a log that was removed, or is being removed: where it ended."""
 
     uid: str
+    first_seq: int  # that it ever had
     end: End
+
+    @property
+    def is_empty(self) -> bool:
+        """It never had a message."""
+        return self.end.next_seq <= self.first_seq
 
     def had_more(self, at: Position) -> bool:
         """Behind this place; also where the place is of another log."""
@@ -151,7 +157,7 @@ class Remains(NamedTuple):
 
     def is_older(self, since_us: int) -> bool:
         """All of it, and of the shards before it. An empty one says nothing of those."""
-        return self.end.next_seq > 0 and self.end.last_time_us < since_us
+        return not self.is_empty and self.end.last_time_us < since_us
 
 
 async def remains_of(stores: Stores, stream: str, number: int) -> Remains | None:
@@ -163,8 +169,32 @@ async def remains_of(stores: Stores, stream: str, number: int) -> Remains | None
             meta = (await driver.run(read_log(stores.layout.log(log)))).meta
         except NotFound:
             continue
-        return Remains(meta.uid, meta.end) if meta.is_removed else None
+        has_ended = meta.is_removed or meta.state is LogState.TERMINATED
+        return Remains(meta.uid, first_seq_of(meta), meta.end) if has_ended else None
     return None
+
+
+async def remains_of_all(
+    stores: Stores, stream: str, numbers: Iterable[int]
+) -> dict[int, Remains | None]:
+    wanted = list(numbers)
+    found = await some_at_once(
+        limits.STREAM_LOOKS_AT_ONCE, lambda number: remains_of(stores, stream, number), wanted
+    )
+    return dict(zip(wanted, found, strict=True))
+
+
+async def missed_nothing_in(
+    stores: Stores, stream: str, numbers: Iterable[int], since_us: int | None
+) -> list[int]:
+    """Those of these shards, which left the list unread, that had nothing which was to be read."""
+    found = await remains_of_all(stores, stream, numbers)
+    return [
+        number
+        for number, left in found.items()
+        if left is not None
+        and (left.is_empty or (since_us is not None and left.is_older(since_us)))
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 
 import dlog
 from dlog.streams import sources
+from dlog.streams.driver import StreamDriver
 from tests.api.adapter import Api, rest_of
 from tests.api.streaming import KEYS, a_stream, by_key, logs_of, read_stream, truncate_all
 from tests.api.waiting import eventually
@@ -39,7 +40,7 @@ async def _parent_and_children(stream: Any) -> None:
 async def _all_of(reader: Any, count: int) -> list[dlog.FromShard]:
     found: list[dlog.FromShard] = []
     while len(found) < count:
-        found += await reader.read()
+        found += await reader.read(count - len(found))
     return found
 
 
@@ -197,6 +198,139 @@ async def test_a_child_that_is_trimmed_while_its_parent_is_read_is_told(
             with pytest.raises(dlog.Truncated, match=r"\[1\].*trimmed"):
                 await _read_on(reader, found)
             assert logs_of(found) <= {0, 2}
+
+
+async def _places_in_the_parent(stream: Any, writer: Any) -> list[dlog.StreamPosition]:
+    """In the midst of it, and behind all of it."""
+    await _round(writer, OLD)
+    async with stream.open_reader(follow=True) as reader:
+        await _all_of(reader, len(KEYS) - 1)
+        places = [_place(reader)]
+        await _all_of(reader, 1)
+        return [*places, _place(reader)]
+
+
+@pytest.mark.parametrize("is_split_first", [False, True])
+async def test_a_stream_that_was_terminated_and_trimmed_unread_is_told(
+    api: Api, is_split_first: bool
+) -> None:
+    """None of its shards is listed any more. Whether the last ones were known to the place, or came
+    later."""
+    async with a_stream(api, 1) as (client, stream):
+        async with stream.open_writer() as writer:
+            places = await _places_in_the_parent(stream, writer)
+            await stream.split(0)
+            if is_split_first:
+                async with stream.open_reader(start=places[1]) as reader:
+                    places[1] = _place(reader)
+            await _round(writer, NEW)
+        await stream.terminate()
+        async with stream.open_reader() as reader:
+            await rest_of(reader)
+            end = _place(reader)
+        async with stream.open_reader(start=places[1], follow=True) as reader:
+            await rest_of(reader)
+            places_at_end = [end, _place(reader)]
+        await truncate_all(client, stream, 0, 1, 2)
+        assert await stream.trim() == (0, 1, 2)
+        for place in places:
+            for reading in READINGS[:-1]:
+                with pytest.raises(dlog.Truncated, match=r"1, 2\].*trimmed"):
+                    await stream.open_reader(start=place, **reading)
+            assert await read_stream(stream, start=place, on_truncated="jump") == []
+        for place in (*places_at_end, "earliest", "latest"):
+            async with stream.open_reader(start=place) as reader:
+                assert await rest_of(reader) == []
+                again = _place(reader)
+            assert await read_stream(stream, start=again) == []
+
+
+async def test_shards_that_were_trimmed_empty_were_not_missed(api: Api) -> None:
+    """Split and merged back before anybody wrote."""
+    async with a_stream(api, 1) as (client, stream):
+        async with stream.open_writer() as writer:
+            _, place = await _places_in_the_parent(stream, writer)
+            await stream.split(0)
+            await stream.merge(1, 2)
+            await _round(writer, NEW)
+            await truncate_all(client, stream, 0)
+            assert await stream.trim() == (0, 1, 2)
+            assert by_key(await read_stream(stream, start=place)) == {key: [NEW] for key in KEYS}
+        await stream.terminate()
+        await truncate_all(client, stream, 3)
+        assert await stream.trim() == (3,)
+        with pytest.raises(dlog.Truncated, match=r"\[3\].*trimmed"):
+            await read_stream(stream, start=place)
+
+
+async def test_a_reader_goes_on_behind_shards_that_are_trimmed_empty(api: Api) -> None:
+    """While it reads what is before them."""
+    async with a_stream(api, 1) as (client, stream):
+        async with stream.open_writer() as writer:
+            await _round(writer, OLD)
+            async with stream.open_reader(follow=True) as reader:
+                found = await reader.read(1)
+                await stream.split(0)
+                await stream.merge(1, 2)
+                await _round(writer, NEW)
+                await eventually(lambda: _was_read_ahead(reader, 0))
+                await truncate_all(client, stream, 0)
+                assert await stream.trim() == (0, 1, 2)
+                found += await _all_of(reader, 2 * len(KEYS) - 1)
+            assert by_key(found) == {key: [OLD, NEW] for key in KEYS}
+
+
+async def test_what_is_half_trimmed_is_told_as_what_is_trimmed(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever trims dies behind the list, and the logs are there still."""
+
+    class Died(Exception):
+        pass
+
+    async def die(*_: object) -> None:
+        raise Died
+
+    async with a_stream(api, 1) as (client, stream):
+        async with stream.open_writer() as writer:
+            midst, end = await _places_in_the_parent(stream, writer)
+            await stream.split(0)
+            await _round(writer, NEW)
+        await truncate_all(client, stream, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(StreamDriver, "remove", die)
+            with pytest.raises(Died):
+                await stream.trim()
+        assert by_key(await read_stream(stream, start=end)) == {key: [NEW] for key in KEYS}
+        with pytest.raises(dlog.Truncated, match=r"\[0\].*trimmed"):
+            await read_stream(stream, start=midst)
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+async def test_from_a_time_on_shards_that_were_trimmed_empty_were_not_missed(
+    api: Api, is_merged: bool
+) -> None:
+    """Nothing was before them, or only what is older."""
+    async with a_stream(api, 1) as (client, stream):
+        start = datetime.fromtimestamp(0, UTC)
+        if is_merged:
+            async with stream.open_writer() as writer:
+                await _round(writer, OLD)
+            last_us = max(m.timestamp_us for _, m in await read_stream(stream))
+            start += timedelta(microseconds=last_us + 1)
+        await stream.split(0)
+        if is_merged:
+            await stream.merge(1, 2)
+            async with stream.open_writer():
+                pass
+            await truncate_all(client, stream, 0)
+        gone = await stream.trim()
+        assert gone == ((0, 1, 2) if is_merged else (0,))
+        async with stream.open_reader(start=start) as reader:
+            assert await rest_of(reader) == []
+        if is_merged:
+            with pytest.raises(dlog.Truncated, match=r"shards \[0\]"):
+                await stream.open_reader(start=start - timedelta(microseconds=1))
 
 
 async def test_a_shard_that_was_read_to_its_end_is_not_missed_when_it_is_trimmed(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlog.errors import ConfigError, FormatError, Truncated
 from dlog.ids import Position
-from dlog.streams.document import ShardState, StreamMeta
+from dlog.streams.document import ShardState, StreamMeta, StreamState
 from dlog.streams.places import ReadOrder, StreamPosition, ends_are_looked_for
 from tests.unit.streams.histories import fresh, history
 
@@ -114,6 +114,63 @@ def test_what_is_trimmed_unread_is_missed_and_nothing_else(random: Any) -> None:
             if not meta.shard(number).is_open and random.randrange(2):
                 order.end(number)
                 read.add(number)
+
+
+@given(RANDOM)
+def test_what_was_missed_is_known_exactly(random: Any) -> None:
+    """Also in the end, when no shard is listed any more: from the text of a place, whatever was
+    trimmed before and behind it, each shard that was not read is told, and no other."""
+    metas = list(history(random.randrange, 10))
+    meta = metas[0]
+    at = StreamPosition(
+        meta.uid,
+        heads={},
+        next_number=meta.next_number,
+        to_come=frozenset(s.number for s in meta.shards),
+    )
+    order = ReadOrder(meta, at, only=None)
+    read: set[int] = set()
+    trimmed: set[int] = set()
+    for newer in (*metas[1:], metas[-1].terminated()):
+        sealed = [s.number for s in newer.shards if s.state is ShardState.SEALED]
+        meta = newer.ended(sealed)
+        for shard in meta.shards:
+            before = {each.number for each in meta.before(shard.parents)} - {shard.number}
+            is_last = newer.state is StreamState.TERMINATED
+            if not shard.is_open and before <= trimmed and (is_last or random.randrange(4) == 0):
+                trimmed.add(shard.number)
+        meta = meta.forgotten(n for n in trimmed if meta.has(n))
+        order = ReadOrder(meta, StreamPosition.parse(order.position.to_text()), only=None)
+        gone = {n for n in order.reading if not meta.has(n)}
+        assert set(order.missed()) | gone == trimmed - read
+        assert order.missed() == ReadOrder(meta, order.position, only=None).missed()
+        order.skip_forgotten()
+        read |= trimmed
+        for shard in order.ready():
+            order.begin(shard.number, _at(shard.number))
+        for number in sorted(order.reading):
+            if not meta.shard(number).is_open and random.randrange(2):
+                order.end(number)
+                read.add(number)
+    assert meta.shards == ()
+
+
+def test_of_a_place_that_does_not_say_what_it_knew_younger_shards_are_missed() -> None:
+    """As an older version wrote it."""
+    meta = fresh(1).split("s", 0, [5], "t").terminated().ended([0, 1, 2]).forgotten([0, 1, 2])
+    begun = StreamPosition("uid", {0: _at(0, 3)})
+    assert ReadOrder(meta, begun, only=None).missed() == [1, 2]
+    assert ReadOrder(meta, StreamPosition("uid", done=frozenset((2,))), only=None).missed() == []
+    assert ReadOrder(meta, StreamPosition("uid", heads={}), only=None).missed() == []
+    assert ReadOrder(meta, StreamPosition("uid", heads={1: _at(1)}), only=None).missed() == [1]
+
+
+def test_of_shards_that_are_read_alone_those_are_missed() -> None:
+    meta = fresh(2).split("s", 0, [5], "t")
+    order = ReadOrder(meta, StreamPosition("uid", {0: _at(0)}), only=[0, 2])
+    order.saw(meta.terminated().ended([0, 2, 3]).forgotten([0, 2, 3]))
+    assert order.missed() == [2]
+    assert order.position.to_come == {1, 2, 3}
 
 
 def test_what_follows_a_shard_that_was_trimmed_waits_for_who_reads_it() -> None:
