@@ -236,7 +236,8 @@ class StreamReader:
 
     async def _lag_of(self, source: Source) -> Lag | None:
         """None for a shard whose log is not made yet."""
-        view = SegmentView(source.shard.log, self._stores.layout, tail=self._options.tail)
+        shard, tail = source.shard, self._options.tail
+        view = SegmentView(shard.log, self._stores.layout, shard.log_uid or None, tail=tail)
         now_us = self._stores.clock.wall_us()
         try:
             return await look(self._stores, view, lag_of(view, 0, now_us))

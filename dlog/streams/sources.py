@@ -25,7 +25,7 @@ from dlog.streams.document import Shard, ShardState
 from dlog.streams.listing import ShardList
 from dlog.streams.places import ReadOrder, trimmed
 from dlog.streams.starts import End
-from dlog.streams.tails import first_seq_of, remains_of, unmade
+from dlog.streams.tails import first_seq_of, refuse_lost, remains_of, unmade
 
 BATCHES_AHEAD = 2  # of each shard, beside what its reader has read ahead
 LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
@@ -152,6 +152,7 @@ class Source:
         them."""
         reading = self._reading
         if (await reading.listing.newest()).has(self.shard.number):
+            await refuse_lost(reading.stores, self.shard)
             raise error
         at = self.reader.position if self._is_begun and self.reader is not None else self._at
         left = await remains_of(reading.stores, reading.stream, self.shard.number)
@@ -231,7 +232,7 @@ class Source:
             except NotFound as error:
                 if end is not None:
                     raise
-                unmade(shard, error)
+                await unmade(reading.stores, shard, error)
                 listed = await reading.listing.newest()
                 if not listed.has(shard.number):
                     raise

@@ -15,7 +15,7 @@ from dlog.admin.status import LogStatus, status_of
 from dlog.clock import us_datetime
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
-from dlog.errors import NotFound, Truncated
+from dlog.errors import Corrupt, NotFound, Truncated
 from dlog.ids import Position
 from dlog.meta.cas import read_log
 from dlog.meta.listed import End
@@ -24,7 +24,7 @@ from dlog.options import TailMode
 from dlog.reader.feed import look
 from dlog.reader.places import find_head_seq, find_tail, locate
 from dlog.reader.segments import SegmentView, by_the_newest_list
-from dlog.streams.document import Shard, ShardState, StreamMeta, shard_log
+from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState, shard_log
 from dlog.streams.places import ends_are_looked_for
 from dlog.together import some_at_once
 
@@ -78,10 +78,16 @@ async def tails_of(stores: Stores, meta: StreamMeta) -> tuple[ShardTail, ...]:
 async def statuses_of(
     stores: Stores, shards: Iterable[Shard], *, tail: TailMode = "normal"
 ) -> list[LogStatus | None]:
-    """In their order; None for a shard whose log is not made yet."""
-    return await some_at_once(
-        limits.STREAM_LOOKS_AT_ONCE, lambda shard: log_status(stores, shard, tail=tail), shards
-    )
+    """In their order; None for a shard whose log is not made yet. `Corrupt` for one whose log was
+    removed under its stream."""
+
+    async def ask(shard: Shard) -> LogStatus | None:
+        status = await log_status(stores, shard, tail=tail)
+        if status is None:
+            await refuse_lost(stores, shard)
+        return status
+
+    return await some_at_once(limits.STREAM_LOOKS_AT_ONCE, ask, shards)
 
 
 async def log_status(
@@ -107,7 +113,7 @@ async def ends_of(
         try:
             return await look(stores, view, _ends(view, with_tails))
         except NotFound as error:
-            unmade(shard, error)
+            await unmade(stores, shard, error)
             return None
 
     wanted = list(shards)
@@ -115,11 +121,52 @@ async def ends_of(
     return {shard.number: each for shard, each in zip(wanted, found, strict=True)}
 
 
-def unmade(shard: Shard, error: NotFound) -> None:
+async def unmade(stores: Stores, shard: Shard, error: NotFound) -> None:
     """The log of this shard is not there. Raises the error where that does not mean that nobody
-    wrote to the shard yet."""
-    if error.ledger_id is not None or shard.state is ShardState.ENDED:
+    wrote to the shard yet, and `Corrupt` where the log was removed under its stream."""
+    if error.ledger_id is not None:
         raise error
+    await refuse_lost(stores, shard)
+    if shard.state is ShardState.ENDED:
+        raise error
+
+
+async def refuse_lost(stores: Stores, shard: Shard) -> None:
+    """`Corrupt` if the log of this shard was removed, and a stream lists the shard all the same: a
+    stream removes no log of a shard that it lists."""
+    if not shard.log_uid:  # of an older version: it may be the log of an earlier stream
+        return
+    try:
+        node = await stores.meta.get(stores.layout.log(shard.log))
+    except NotFound:
+        return
+    if not was_removed(shard, node.value, shard.log):
+        return
+    # Behind the look at the log: a list that was read before it may be older than a trim.
+    for name in dict.fromkeys((shard.log.rpartition("/")[0], shard.log)):
+        if name and await _lists(stores, name, shard):
+            raise Corrupt(
+                f"stream {name!r} lists shard {shard.number}, and the log of it, {shard.log!r}, "
+                "was removed: what was in it is lost",
+                log=shard.log,
+                stream=name,
+            )
+
+
+def was_removed(shard: Shard, raw: bytes, where: str) -> bool:
+    """Whether this node says that the very log of the shard was made, and removed again."""
+    meta = LogMeta.from_bytes(raw, where=where)
+    return meta.is_removed and meta.uid == shard.log_uid
+
+
+async def _lists(stores: Stores, name: str, shard: Shard) -> bool:
+    path = stores.layout.stream(name)
+    try:
+        meta = StreamMeta.from_bytes((await stores.meta.get(path)).value, path)
+    except NotFound:
+        return False
+    is_here = meta.state is not StreamState.DELETING
+    return is_here and any(each.log_uid == shard.log_uid for each in meta.shards)
 
 
 def _ends(view: SegmentView, with_tails: bool) -> Procedure[LogEnds]:
@@ -212,11 +259,11 @@ async def since_of(
     """By number."""
 
     async def ask(shard: Shard) -> Since:
-        view = SegmentView(shard.log, stores.layout, tail=tail)
+        view = SegmentView(shard.log, stores.layout, shard.log_uid or None, tail=tail)
         try:
             return await look(stores, view, _since(view, since_us))
         except NotFound as error:
-            unmade(shard, error)
+            await unmade(stores, shard, error)
             return Since(False, False)
 
     wanted = list(shards)

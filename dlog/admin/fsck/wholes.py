@@ -19,7 +19,8 @@ from dlog.findings import named
 from dlog.groups.leases import Lease
 from dlog.meta.layout import unescape
 from dlog.meta.log_meta import LogMeta
-from dlog.streams.document import ShardState, StreamMeta, StreamState
+from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState
+from dlog.streams.tails import was_removed
 
 ADVICE = "put the metadata back from a copy; what is left can be read as it is"
 
@@ -39,6 +40,7 @@ class _Wholes:
                 self._there[walk.name] = mark
         self._streams: dict[str, StreamMeta | None] = {}
         self._missing: set[str] = set()  # streams that are told to be
+        self._lost: set[str] = set()  # logs of shards that are
 
     async def run(self) -> None:
         for name in await self._names(self._stores.layout.streams):
@@ -64,12 +66,40 @@ class _Wholes:
             return
         if meta.state is StreamState.DELETING:
             return
-        gone = [s.log for s in meta.shards if s.state is ShardState.ENDED and not self._has(s.log)]
-        if gone and await self._get(path) == raw:
-            told = f"stream {name!r} has it as ended, and it is not there"
-            for log in gone:
-                if not await self._is_made(log):
-                    self._bad(Kind.LOG_MISSING, told, log=log)
+        lost = [
+            (shard, told)
+            for shard in meta.shards
+            if not self._has(shard.log) and (told := await self._loss_of(shard)) is not None
+        ]
+        if lost:
+            listed = await self._listed(path)  # behind the look at the logs: see a trim
+            for shard, told in lost:
+                if (shard.number, shard.log_uid) in listed:
+                    self._lost.add(shard.log)
+                    self._bad(Kind.LOG_MISSING, f"stream {name!r} {told}", log=shard.log)
+
+    async def _loss_of(self, shard: Shard) -> str | None:
+        """What is wrong with a shard whose log was not found; None if it may not be made yet."""
+        raw = await self._get(self._stores.layout.log(shard.log))
+        try:
+            if raw is not None and shard.log_uid and was_removed(shard, raw, shard.log):
+                return f"lists it as shard {shard.number}, and it was removed"
+        except DlogError:
+            return None  # what is wrong with it is told where it is walked
+        if shard.state is ShardState.ENDED and not await self._is_made(shard.log):
+            return "has it as ended, and it is not there"
+        return None
+
+    async def _listed(self, path: str) -> set[tuple[int, str]]:
+        """The shards of a stream now, by their numbers and the uids of their logs."""
+        raw = await self._get(path)
+        try:
+            meta = None if raw is None else StreamMeta.from_bytes(raw, path)
+        except FormatError:
+            meta = None
+        if meta is None or meta.state is StreamState.DELETING:
+            return set()
+        return {(shard.number, shard.log_uid) for shard in meta.shards}
 
     async def _shards(self) -> None:
         """Logs that say that they are shards, of a stream that is not there."""
@@ -118,7 +148,7 @@ class _Wholes:
             self._bad(Kind.META_UNREADABLE, error.message, path=path)
             return
         has_read = lease is not None and (lease.checkpoint is not None or lease.is_finished)
-        if has_read and not await self._is_made(log):
+        if has_read and log not in self._lost and not await self._is_made(log):
             told = f"group {group!r} has a place in it, and it is not there"
             self._bad(Kind.LOG_MISSING, told, log=log)
 
