@@ -136,7 +136,7 @@ class Following:
         self.core = Lanes(wanted)
         self.lanes: dict[int, Lane] = {}
         self.lost: dict[int, Lane] = {}
-        self.had: set[str] = set()  # uids of the logs that were written
+        self.had: dict[str, str] = {}  # names of the logs that were written, by their uids
         self.failed: list[Batch] = []  # of messages that are in no shard
         self.table = Table(None, {}, (), {})
         self.moves = 0
@@ -321,7 +321,7 @@ class Following:
         lane = Lane(shard, log, inherited, writer)
         engine.heir = lambda error, sent, left: self._died(lane, error, sent, left)
         self.lanes[shard.number] = lane
-        self.had.add(engine.batcher._origin.log_uid)
+        self.had[engine.batcher._origin.log_uid] = log.name
         self.on_lane(lane)
         if engine.core.error is not None:  # it died in the turn in which it was opened
             self._died(lane, engine.core.error, [], [])

@@ -20,6 +20,7 @@ from dlog.ids import Position
 from dlog.meta.cas import read_log
 from dlog.meta.listed import End
 from dlog.meta.log_meta import LogMeta, LogState
+from dlog.meta.shards import ENDS
 from dlog.options import TailMode
 from dlog.reader.feed import look
 from dlog.reader.places import find_head_seq, find_tail, locate
@@ -186,6 +187,35 @@ def first_seq_of(meta: LogMeta) -> int:
     return 0 if meta.copy_of is None else meta.copy_of.first_seq
 
 
+async def find_log(stores: Stores, shards: Iterable[Shard], uid: str) -> str | None:
+    """Which log of shards of an older version, whose list does not say so, has this uid."""
+    wanted = [shard for shard in shards if not shard.log_uid]
+    metas = await some_at_once(
+        limits.STREAM_LOOKS_AT_ONCE, lambda shard: _meta_of(stores, shard.log), wanted
+    )
+    for shard, meta in zip(wanted, metas, strict=True):
+        if meta is not None and meta.uid == uid:
+            return shard.log
+    return None
+
+
+async def has_ended(stores: Stores, log: str) -> bool:
+    """Whether this log of a shard takes no more messages."""
+    meta = await _meta_of(stores, log)
+    if meta is None or meta.is_removed or meta.state is LogState.TERMINATED:
+        return True
+    return meta.writer is not None and meta.writer.name.startswith(ENDS)
+
+
+async def _meta_of(stores: Stores, log: str) -> LogMeta | None:
+    """None where there is no node of it."""
+    driver = Driver(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
+    try:
+        return (await driver.run(read_log(stores.layout.log(log)))).meta
+    except NotFound:
+        return None
+
+
 class Remains(NamedTuple):
     """What stays of a log that was removed, or is being removed: where it ended."""
 
@@ -210,14 +240,11 @@ class Remains(NamedTuple):
 async def remains_of(stores: Stores, stream: str, number: int) -> Remains | None:
     """Of a shard that was trimmed; None where nothing stays. The first shard of a log that was
     split is that log itself."""
-    driver = Driver(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
     for log in (shard_log(stream, number), stream)[: 2 if number == 0 else 1]:
-        try:
-            meta = (await driver.run(read_log(stores.layout.log(log)))).meta
-        except NotFound:
-            continue
-        has_ended = meta.is_removed or meta.state is LogState.TERMINATED
-        return Remains(meta.uid, first_seq_of(meta), meta.end) if has_ended else None
+        meta = await _meta_of(stores, log)
+        if meta is not None:
+            is_over = meta.is_removed or meta.state is LogState.TERMINATED
+            return Remains(meta.uid, first_seq_of(meta), meta.end) if is_over else None
     return None
 
 

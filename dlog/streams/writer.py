@@ -34,11 +34,12 @@ from dlog.errors import (
 from dlog.ids import MessageId, Token
 from dlog.options import LogOptions, WriterOptions
 from dlog.reader.looks import Looks
-from dlog.reader.resolve import Resolved, TooLate
+from dlog.reader.resolve import Never, Resolved, TooLate
 from dlog.reason import Reason
 from dlog.streams.following import Following, Lane, Table
 from dlog.streams.lanes import producer_key
 from dlog.streams.reshard import Site
+from dlog.streams.tails import find_log, has_ended
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer
 from dlog.writer.tickets import Ticket
 from dlog.writer.writer import within
@@ -292,19 +293,21 @@ class StreamWriter:
         """What became of a message by its token, in the shard that it was sent to first. `TooLate`
         where that shard ended without it, since it may have been sent on to the shards behind it:
         numbers of producers tell in any case."""
-        meta = self._following.core.meta
-        for shard in () if meta is None else meta.shards:
-            lane = self._following.lanes.get(shard.number)
-            is_lane = lane is not None and lane.writer._engine.batcher._origin.log_uid
-            if token.log_uid in (shard.log_uid, is_lane):
-                return await Looks(self._stores, shard.log).resolve(token)
-        if token.log_uid in self._following.had:
-            return TooLate(f"the shard with the log {token.log_uid} of the token was trimmed")
-        raise NotFound(
-            f"no shard of stream {self.stream!r} is the log {token.log_uid} of the token: it was "
-            "trimmed, or the token is of another stream",
-            token=token,
-        )
+        meta, uid = self._following.core.meta, token.log_uid
+        shards = () if meta is None else meta.shards
+        listed = next((shard.log for shard in shards if shard.log_uid == uid), None)
+        log = listed or self._following.had.get(uid) or await find_log(self._stores, shards, uid)
+        if log is None:
+            raise NotFound(
+                f"no shard of stream {self.stream!r} is the log {uid} of the token: it was "
+                "trimmed, or the token is of another stream",
+                token=token,
+            )
+        became = await Looks(self._stores, log).resolve(token)
+        if isinstance(became, Never) and await has_ended(self._stores, log):
+            # A log of an older version does not say that it is a shard.
+            return TooLate(f"the shard {log!r} has ended without it; it may be in one behind that")
+        return became
 
     # --- life
 

@@ -3,6 +3,7 @@ it first; and what a writer is told of messages that it sends again."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import dlog
 from dlog.streams.routing.hashing import key_hash
 from tests.api.adapter import Api
+from tests.api.planting import stores_of
 from tests.api.streaming import KEYS, P, a_stream, by_key, read_stream, truncate_all
 
 
@@ -137,6 +139,53 @@ async def test_a_token_of_a_message_that_a_split_moved_never_says_send_it_again(
                 if token.log_uid == tokens[0].log_uid:
                     told = await client.resolve("orders/0", token)
                     assert not isinstance(told, dlog.Never)
+
+
+async def as_of_old(api: Api, stream: Any) -> None:
+    """As the version before made it: its shards have no uids of logs."""
+    async with stores_of(api) as stores:
+        path = stores.layout.stream(stream.name)
+        raw, version = await stores.meta.get(path)
+        fields = json.loads(raw)
+        for shard in fields["shards"]:
+            shard.pop("log_uid", None)
+        await stores.meta.put(path, json.dumps(fields).encode(), version)
+
+
+async def test_a_token_of_a_shard_of_an_older_version_is_known(api: Api) -> None:
+    """Also behind a split, to its writer and to one that comes later, and until it is trimmed."""
+    async with a_stream(api, 2) as (client, stream):
+        await as_of_old(api, stream)
+        async with stream.open_writer() as writer:
+            tickets = [await writer.submit(b"x", key=key) for key in KEYS]
+            tokens = {ticket.token: dlog.Present(await ticket) for ticket in tickets}
+            assert {token: await writer.resolve(token) for token in tokens} == tokens
+            await stream.split(0)
+            await writer.append_many([b"y"] * len(KEYS), keys=KEYS)
+            assert {token: await writer.resolve(token) for token in tokens} == tokens
+        async with stream.open_writer() as writer:
+            assert {token: await writer.resolve(token) for token in tokens} == tokens
+            await take_away(client, stream, 0)
+            await stream.trim()
+            found = [await writer.resolve(token) for token in tokens]
+            assert {type(each) for each in found} == {dlog.Present, dlog.TooLate}
+
+
+async def test_a_token_of_a_message_that_moved_from_an_older_shard_never_says_send_it_again(
+    api: Api,
+) -> None:
+    async with a_stream(api, 1) as (_, stream):
+        await as_of_old(api, stream)
+        async with stream.open_writer() as writer:
+            tickets = []
+            for number in range(400):
+                tickets.append(await writer.submit(b"%d" % number, key=KEYS[number % len(KEYS)]))
+                if number == 200:
+                    await stream.split(0)
+            tokens = [ticket.token for ticket in tickets]
+            assert len({await ticket for ticket in tickets}) == 400
+            for token in tokens:
+                assert not isinstance(await writer.resolve(token), dlog.Never)
 
 
 async def test_a_token_of_a_shard_that_was_trimmed_is_too_late(api: Api) -> None:
