@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dlog import limits
 from dlog.drive import Stores
 from dlog.errors import ConfigError, Conflict, DlogError, NotFound, unknown
 from dlog.groups import presence
@@ -320,14 +321,23 @@ class Group:
 
     async def remove(self) -> None:
         """Forget the group: its checkpoints, its holds, its charter; also where its stream was
-        removed, and what is left of a group without a charter. `Conflict` while it has workers."""
+        removed, and what is left of a group without a charter. `Conflict` while it has workers. A
+        worker that was killed counts for one `timeout_ms` of the group: for so long this call waits
+        for a sign of life."""
         stores, places, driver = await self._open()
-        members = await _members(driver, places)
-        if members:
-            raise Conflict(f"group {self.name!r} has workers: {members[0].id}")
+        workers = await driver.run(presence.living(places, await self._timeout_s(driver, places)))
+        if workers:
+            raise Conflict(f"group {self.name!r} has workers: {workers[0]}")
         await remove_group(stores, driver, places, self._logs.admin)
 
     # --- inside
+
+    async def _timeout_s(self, driver: GroupDriver, places: GroupPlaces) -> float:
+        try:
+            timeout_ms = (await driver.run(read_charter(places))).timeout_ms
+        except NotFound:
+            timeout_ms = limits.GROUP_TIMEOUT_MS_DEFAULT
+        return timeout_ms / 1000
 
     async def _open(self) -> tuple[Stores, GroupPlaces, GroupDriver]:
         stores = await self._get_stores(False)

@@ -14,6 +14,7 @@ from dlog.effects import (
     CreateNode,
     DeleteNode,
     ListNodes,
+    Pause,
     Procedure,
     ReadNode,
     ReplaceNode,
@@ -36,6 +37,8 @@ TRIES = 4
 RENEW_TRIES = 8
 RING_TRIES = 16  # many may ring one worker, as when another one begins
 READS_AT_ONCE = 16
+LOOKS = 8  # in one time-out, for a sign of life
+NOBODY = WorkerId("", "nobody")  # that reads and is no member
 
 
 class SeenWorker(NamedTuple):
@@ -138,6 +141,31 @@ def bury(places: GroupPlaces, worker: WorkerId, counter: int) -> Procedure[SeenW
             if not unknown(error):
                 raise
     return seen
+
+
+def living(places: GroupPlaces, timeout_s: float) -> Procedure[list[WorkerId]]:
+    """Workers of the group that renew, as soon as one of them does. Those that do not, for one
+    time-out of our clock, are dead and are deleted: where the group has no other worker, nobody
+    else would do that."""
+    seen = yield from read_workers(places, NOBODY)
+    for _ in range(LOOKS):
+        if not seen:
+            return []
+        yield Pause(timeout_s / LOOKS)
+        now = yield from read_workers(places, NOBODY)
+        renewed = [
+            worker
+            for worker, each in now.items()
+            if worker not in seen or seen[worker].node.counter != each.node.counter
+        ]
+        if renewed:
+            return renewed
+        seen = now
+    found: list[WorkerId] = []
+    for worker, each in seen.items():
+        if (yield from bury(places, worker, each.node.counter)) is not None:
+            found.append(worker)
+    return found
 
 
 def leave(places: GroupPlaces, me: WorkerId) -> Procedure[None]:

@@ -347,12 +347,12 @@ class Following:
             )
             lane.writer._engine.abandon(ended)
         lane.writer._closed = True  # nothing is left that its end could concern
-        last, _ = await self.driver.last_writer(lane.log)
-        was_last = last == lane.writer.epoch
         if lane.death is None:  # it was closed before
-            return Told((), was_last)
+            return Told((), await self._was_last(lane))
         _, sent, left = lane.death
         there, is_certain = await self._count_there(lane, sent)
+        # Behind the count: only of a log that is still there is what was truncated counted right.
+        was_last = await self._was_last(lane)
         if is_certain or was_last:
             for batch in sent[:there]:
                 batch.resolve()
@@ -360,6 +360,10 @@ class Following:
             fail_batches(lane.death.error, sent[:there], [])
         rest = (*sent[there:], *left)
         return Told([each for batch in rest for each in _messages(batch)], was_last)
+
+    async def _was_last(self, lane: Lane) -> bool:
+        last, _ = await self.driver.last_writer(lane.log)
+        return last == lane.writer.epoch
 
     async def _count_there(self, lane: Lane, sent: Sequence[Batch]) -> tuple[int, bool]:
         """How many of the batches are in the log: those that are stand before those that are not.

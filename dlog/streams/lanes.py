@@ -287,7 +287,7 @@ def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[
     lanes.tried[number] = lanes.tried.get(number, 0) + 1
     try:
         yield OpenLane(shard, meta.log_of(shard, site.name), inherited, point="stream.lane_opened")
-    except Unsupported:
+    except (NotFound, Unsupported):  # trimmed, or ended
         now = yield from read_stream(site)
         if now.meta.has(number) and now.meta.shard(number).is_open:
             raise  # its log was ended by somebody who knows of no streams

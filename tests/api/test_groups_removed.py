@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import dlog
 from dlog.groups.places import GroupPlaces
 from tests.api.adapter import AioApi, Api
 from tests.api.grouping import GROUP, STREAM, Seen, a_group, seen_all, send, work
 from tests.api.planting import remove_node, stores_of
-from tests.api.waiting import eventually
+from tests.api.waiting import eventually, until
 
 
 async def test_a_worker_leaves_a_group_that_was_removed(url: str) -> None:
@@ -38,7 +39,8 @@ async def test_a_worker_leaves_a_stream_that_was_removed(api: Api) -> None:
             await stream.remove()
             again = await client.create_stream(STREAM, shards=1)
             why = await worker.wait(20)
-            assert "another stream of this name" in str(why) or "was removed" in str(why)
+            told = ("another stream of this name", "was removed", "no stream")
+            assert any(sentence in str(why) for sentence in told)
             assert again is not None
 
 
@@ -65,3 +67,44 @@ async def test_who_wakes_up_and_finds_its_name_taken_leaves(url: str) -> None:
             await seen_all(seen, 250)
             assert await younger.wait(0) is None
             await younger.close()
+
+
+async def test_nothing_is_left_of_groups_that_were_removed(url: str) -> None:
+    api = AioApi(url)
+    async with a_group(api, shards=1) as (client, _, _writer), stores_of(api) as stores:
+        for name in ("one", "two"):
+            async with client.open_worker(name, STREAM, Seen().process):
+                pass
+        await client.create_stream("others")
+        async with client.open_worker("one", "others", Seen().process):
+            pass
+        await client.group("one", STREAM).remove()
+        assert await client.groups() == [("one", "others"), ("two", STREAM)]
+        await client.group("one", "others").remove()
+        await client.group("two", STREAM).remove()
+        assert await stores.meta.children(stores.layout.groups) == []
+
+
+async def test_a_group_can_be_removed_when_its_stream_is_another_one_and_its_worker_dead(
+    url: str,
+) -> None:
+    """Nobody can join it any more, to see that the worker is dead."""
+    api = AioApi(url)
+    async with a_group(api, shards=1) as (client, stream, writer):
+        async with api.connect() as other:
+            worker = await work(other, Seen().process, timeout_ms=300)
+            await eventually(lambda: worker.shards)
+            worker.drop()
+        await writer.close()
+        await stream.remove()
+        await client.create_stream(STREAM, shards=1)
+
+        async def is_removed() -> bool:
+            try:
+                await client.group(GROUP, STREAM).remove()
+            except dlog.Conflict:
+                return False
+            return True
+
+        await until(is_removed)
+        assert await client.groups() == []

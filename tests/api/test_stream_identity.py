@@ -14,12 +14,14 @@ import pytest
 import dlog
 from dlog import aio
 from dlog.effects import Effect, Procedure
+from dlog.ledger.memory import MemoryAppender
 from dlog.streams import reshard
 from dlog.streams.driver import StreamDriver
 from dlog.streams.removal import forget_shards, remove_stream
 from dlog.streams.reshard import Site
 from dlog.streams.routing.hashing import key_hash
 from tests.api.streaming import KEYS, P, by_key, read_stream, truncate_all
+from tests.api.waiting import eventually
 
 NAME = "orders"
 
@@ -372,3 +374,42 @@ async def test_who_sleeps_while_the_shard_is_ended_and_trimmed_leaves_no_log_of_
             assert await left_behind(client) == [], f"step {steps}"
             steps += 1
     assert steps > 3
+
+
+async def test_what_was_trimmed_while_it_was_counted_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log is gone, and with it what tells that a message never got in."""
+    async with aio.connect("memory:trimmed-while-counted") as client:
+        stream = await client.create_stream(NAME, shards=1)
+        writer = await stream.open_writer()
+        await writer.append(b"there", key=b"k", producer=(P, 0))
+        driver = writer._following.driver
+        last_writer = driver.last_writer
+
+        async def trimmed_behind(log: Any) -> Any:
+            told = await last_writer(log)
+            if log.name == f"{NAME}/0":
+                await truncate_all(client, stream, 0)
+                await stream.trim()
+            return told
+
+        monkeypatch.setattr(driver, "last_writer", trimmed_behind)
+        monkeypatch.setattr(
+            MemoryAppender, "_confirm", lambda appender: on_its_way.append(appender)
+        )
+        on_its_way: list[MemoryAppender] = []
+        ticket = await writer.submit(b"never got in", key=b"k", producer=(P, 1))
+        await eventually(lambda: on_its_way)
+        monkeypatch.undo()
+        monkeypatch.setattr(driver, "last_writer", trimmed_behind)
+        await stream.split(0)
+        on_its_way[0]._fail(dlog.Fenced("its ledger was ended"))
+        try:
+            await ticket
+            is_acknowledged = True
+        except dlog.DlogError:
+            is_acknowledged = False
+        values = [message.value for _, message in await read_stream(stream)]
+        assert is_acknowledged == (b"never got in" in values)
+        await writer.close()

@@ -3,6 +3,7 @@ they may stand, and read by `client.group`."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
@@ -419,9 +420,28 @@ async def test_a_group_with_workers_is_not_removed(scene: Scene) -> None:
     await scene.begin({})
     await scene.group.reset("latest")
     await scene.register(ANA)
+
+    async def renew() -> None:
+        node, seen = 0, (await scene.driver.run(presence.read_worker(scene.places, ANA)))
+        while True:
+            node += 1
+            seen = await scene.driver.run(
+                presence.beat(scene.places, seen, node, (), (), (), 0, {})
+            )
+            await asyncio.sleep(0)
+
+    renewing = asyncio.create_task(renew())
     with pytest.raises(Conflict, match="has workers: ana"):
         await scene.group.remove()
+    renewing.cancel()
     assert await scene.client.groups() == [("billing", "orders")]
+
+
+async def test_a_worker_that_is_dead_keeps_no_group_from_being_removed(scene: Scene) -> None:
+    await scene.begin({})
+    await scene.register(ANA)
+    await scene.group.remove()
+    assert await scene.client.groups() == []
 
 
 async def test_of_a_group_that_is_removed_nothing_is_left(scene: Scene) -> None:
