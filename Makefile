@@ -8,7 +8,7 @@ PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
 unexport PYTHONPATH PYTHONHOME DLOG_URL
 
-# A file stays in one worker, so that its tests share their servers. At most three tests that fail
+# A file stays in one worker, so that its tests share their servers. At most six tests that fail
 # beside others are tried once more alone, and named: tests/tidy/run.py. Tests wait for disks and
 # servers, so there is a worker more than there are cores.
 SIDE_BY_SIDE = -n $(WORKERS) -p tests.tidy.schedule
