@@ -129,7 +129,7 @@ class StreamMeta:
         return tuple(shard for shard in self.shards if shard.number in found)
 
     def made_in(self, token: str) -> tuple[Shard, ...]:
-        return tuple(shard for shard in self.shards if shard.made_by == token[:UID_CHARS])
+        return tuple(shard for shard in self.shards if shard.made_by == token[-UID_CHARS:])
 
     # --- changes
 
@@ -255,7 +255,7 @@ class StreamMeta:
                     shard_log(name, number),
                     range,
                     parents,
-                    made_by=token[:UID_CHARS],
+                    made_by=token[-UID_CHARS:],
                     weight=weight or gone[0].weight,
                     log_uid=log_uid(token, number),
                     pinned_in=tuple((k, n) for k, n in self.pins.items() if n in parents),
@@ -426,7 +426,7 @@ def new_stream(
             number,
             shard_log(name, number),
             range,
-            made_by=uid[:UID_CHARS],
+            made_by=uid[-UID_CHARS:],
             weight=1 if weights is None else weights[number],
             log_uid=log_uid(uid, number),
         )
@@ -456,7 +456,7 @@ def of_one_log(log: str, uid: str, options: LogOptions, *, is_over: bool = False
 def log_uid(token: str, number: int) -> str:
     """Of the log of a new shard, by the token of the change that makes the shard: so whoever makes
     the log makes the same one."""
-    return f"{token[:UID_CHARS]}-{number}"
+    return f"{token[-UID_CHARS:]}-{number}"
 
 
 def shard_log(name: str, number: int) -> str:

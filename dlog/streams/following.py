@@ -33,6 +33,7 @@ from dlog.reader.looks import Looks
 from dlog.reader.resolve import Present, TooLate
 from dlog.streams.document import Shard
 from dlog.streams.driver import StreamDriver
+from dlog.streams.gaps import Gaps
 from dlog.streams.lanes import (
     Lanes,
     Left,
@@ -140,6 +141,7 @@ class Following:
         self.failed: list[Batch] = []  # of messages that are in no shard
         self.table = Table(None, {}, (), {})
         self.moves = 0
+        self.gaps = Gaps()
         self.moving: asyncio.Task[None] | None = None
         # Of whoever lets options change while lanes are open: the options of a lane that is about
         # to be opened, and a lane that was.
@@ -199,7 +201,7 @@ class Following:
     async def abandon(self) -> None:
         """Close at once, without waiting for anything that is on its way."""
         self.let_go(WriterClosed("given up"))
-        await _close_all(self.lanes.values())
+        await _close_all([*self.lanes.values(), *self.lost.values()])
 
     def let_go(self, error: DlogError) -> None:
         """End all lanes now: what is on its way is told this error."""
@@ -358,6 +360,7 @@ class Following:
                 batch.resolve()
         else:  # truncated by now: whose messages those were, nobody can tell any more
             fail_batches(lane.death.error, sent[:there], [])
+            self.gaps.failed(sent[:there])
         rest = (*sent[there:], *left)
         return Told([each for batch in rest for each in _messages(batch)], was_last)
 
@@ -402,6 +405,9 @@ class Following:
                 rest.append(left)
                 continue
             try:
+                gap = None if left.producer is None else self.gaps.error(left.producer)
+                if gap is not None:
+                    raise gap
                 if left.producer is not None and route is not None:
                     # Somebody may have sent it while we were on our way here.
                     lane.inherited.refuse_known(route, *left.producer)
@@ -440,6 +446,8 @@ class Following:
         told = told.again(outcome=Outcome.NOT_HAPPENED)
         batches: dict[int, tuple[Batch, list[Ticket]]] = {}
         for left in messages:
+            if left.producer is not None:
+                self.gaps.add(left.producer)
             batch, idx = left.ticket
             ticket = self._failed_ticket(told)
             note_moved(batch, idx, ticket)
@@ -453,6 +461,14 @@ class Following:
             if batch.error is not None and not batch.error_seen:
                 batch.error_seen = True
                 raise batch.error.again()
+
+    def refuse_taken(self, lane: Lane, route: bytes, producer: tuple[int, int]) -> None:
+        """A number that a shard before this one took, or behind one that failed."""
+        if (gap := self.gaps.error(producer)) is not None:
+            raise gap
+        if lane.inherited:
+            lane.inherited.refuse_known(route, *producer)
+        self.gaps.close(producer)
 
     def _failed_ticket(self, error: DlogError) -> Ticket:
         batch = Batch([None], 0)
@@ -469,6 +485,7 @@ class Following:
         if lane.death is not None:
             _, sent, left = lane.death
             fail_batches(error or lane.death.error, sent, left)
+            self.gaps.failed((*sent, *left))
             lane.writer._engine.failed_batches = sent + left  # its close tells, if nobody was told
             lane.death = _Death(lane.death.error, [], [])
 

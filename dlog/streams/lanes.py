@@ -283,9 +283,9 @@ def _open(lanes: Lanes, site: Site, meta: StreamMeta, number: int) -> Procedure[
         if (yield LastWriter(meta.log_of(shard, site.name))) != 0:
             lanes.lost.add(number)  # somebody was here before us
             return True
-    inherited = yield from read_inherited(site, meta, shard)
-    lanes.tried[number] = lanes.tried.get(number, 0) + 1
     try:
+        inherited = yield from read_inherited(site, meta, shard)
+        lanes.tried[number] = lanes.tried.get(number, 0) + 1
         yield OpenLane(shard, meta.log_of(shard, site.name), inherited, point="stream.lane_opened")
     except (NotFound, Unsupported):  # trimmed, or ended
         now = yield from read_stream(site)
@@ -336,7 +336,9 @@ def read_inherited(site: Site, meta: StreamMeta, shard: Shard) -> Procedure[Inhe
     except NotFound as gone:  # a parent was trimmed meanwhile, so it is stored by now
         kept = yield from _read_kept(path)
         if kept is None:
-            yield from read_stream(site.of(meta))  # or the whole stream is gone
+            now = yield from read_stream(site.of(meta))  # or the whole stream is gone
+            if not now.meta.has(shard.number):
+                raise NotFound(f"shard {shard.number} was trimmed") from gone
             raise Corrupt(
                 f"stream {site.name!r}: what shard {shard.number} inherited of producers' numbers "
                 f"is not at {path}, and shards before it are gone",

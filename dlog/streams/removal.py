@@ -173,7 +173,10 @@ def forget_shards(site: Site, numbers: Iterable[int]) -> Procedure[StreamMeta]:
     ]
     for shard in heirs:
         seen = yield from end_before(site, seen, shard.parents)
-        yield from read_inherited(site, seen.meta, shard)
+        try:
+            yield from read_inherited(site, seen.meta, shard)
+        except NotFound:  # trimmed by somebody else, unless the whole stream is gone
+            seen = yield from read_stream(site)
     if gone:
         seen = yield from change_stream(
             site,

@@ -229,6 +229,8 @@ class Stream:
     async def merge(self, *shards: int) -> Shard:
         """The keys of neighbours go on in one new shard."""
         made = await self._reshard(lambda site, token: merge(site, shards, token), 1)
+        if not made:
+            raise NotFound(f"what shards {list(shards)} became was trimmed meanwhile")
         return made[0]
 
     async def pin(self, key: bytes, shard: int) -> tuple[Shard, ...]:

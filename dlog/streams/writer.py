@@ -221,8 +221,8 @@ class StreamWriter:
                     has_looked = True
                     await self.look_again(self._left(deadline))
                     continue
-            if numbered is not None and route is not None and lane.inherited:
-                lane.inherited.refuse_known(route, *numbered)
+            if numbered is not None and route is not None:
+                self._following.refuse_taken(lane, route, numbered)
             try:
                 return await lane.writer.submit(
                     value,

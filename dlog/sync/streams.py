@@ -264,8 +264,8 @@ class StreamWriter:
                     has_looked = True
                     self._portal.run(self._inner.look_again(_left(deadline)))
                     continue
-            if numbered is not None and route is not None and lane.inherited:
-                lane.inherited.refuse_known(route, *numbered)
+            if numbered is not None and route is not None:
+                following.refuse_taken(lane, route, numbered)
             try:
                 offer = lane.offer if numbered is None else self._numbered(lane, numbered, deadline)
                 while True:

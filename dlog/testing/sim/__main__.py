@@ -25,6 +25,7 @@ from dlog.testing.sim.runs import (
     run_one,
     shrink_tape,
 )
+from dlog.testing.sim.streams_life_pairs import is_pair, table
 from dlog.testing.sim.tape import Chance, of_seed
 from dlog.testing.sim.worlds import WORLDS
 
@@ -138,7 +139,10 @@ def _show(tally: Tally) -> None:
         f"{tally.per_minute:,.0f} a minute; a history has {tally.events // tally.histories} "
         f"events and {tally.draws // tally.histories} draws"
     )
-    for title, counted in (("what happened", tally.marks), ("crash points", tally.points)):
+    marks = {name: count for name, count in tally.marks.items() if not is_pair(name)}
+    if len(marks) < len(tally.marks):
+        _say(f"\nwhich features met in one stream, in how many\n{table(tally.marks)}")
+    for title, counted in (("what happened", marks), ("crash points", tally.points)):
         _say(f"\n{title}")
         for name, count in sorted(counted.items(), key=lambda each: (-each[1], each[0])):
             _say(f"{count:>10}  {name}")

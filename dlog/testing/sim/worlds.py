@@ -48,6 +48,7 @@ WORLDS: dict[str, RunHistory] = {
     "log-life": _world("log_world:run_log_history", ledgers="abstract", life=1.0),
     "streams": _world("stream_world:run_stream_history"),
     "log-life-bookies": _world("log_world:run_log_history", ledgers="bookies", life=1.0),
+    "streams-life": _world("streams_life_world:run_life_history"),
     "streams-config": _world("streams_config:run_config_history"),
     "streams-health": _world("streams_health:run_health_history"),
     "workers": _world("workers_run:run_workers_history"),

@@ -109,6 +109,7 @@ ROOMS = (
     "streams",
     "streams_health",
     "streams_config",
+    "streams_life",
     "groups",
     "groups_weights",
     "workers",
