@@ -187,6 +187,27 @@ STREAM_POINTS = frozenset(
     }
 )
 
+# Of groups: what their workers write down for each other.
+GROUP_POINTS = frozenset(
+    {
+        "group.chartered",
+        "group.registered",
+        "group.renewed",
+        "group.left",
+        "group.buried",  # a worker that was silent
+        "group.weighed",
+        # of a lease
+        "group.opened",  # the log that it is kept in
+        "group.appended",
+        "group.announced",
+        "group.claimed",
+        "group.saved",
+        "group.released",
+        "group.finished",
+        "group.reset",
+    }
+)
+
 # Of a document that changes while programs run.
 CONFIG_POINTS = frozenset(
     {
@@ -197,9 +218,10 @@ CONFIG_POINTS = frozenset(
     }
 )
 
-_KNOWN = (
+KNOWN_POINTS = (
     POINTS
     | STREAM_POINTS
+    | GROUP_POINTS
     | LIFE_POINTS
     | BOOKIE_POINTS
     | STANDBY_POINTS
@@ -230,6 +252,6 @@ def after(point: str) -> None:
 
 
 def _announce(point: str, side: str) -> None:
-    check(point in _KNOWN, "a crash point is listed in trace", point)
+    check(point in KNOWN_POINTS, "a crash point is listed in trace", point)
     if _listener is not None:
         _listener(point, side)

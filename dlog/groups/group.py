@@ -118,7 +118,9 @@ class Group:
 
     async def charter(self) -> Charter:
         """What all of its workers agree on. `NotFound`: there is no such group."""
-        return (await self._site()).charter
+        _, places, driver = await self._open()
+        charter: Charter = await driver.run(read_charter(places))
+        return charter
 
     async def members(self) -> tuple[Member, ...]:
         site = await self._site()

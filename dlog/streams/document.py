@@ -34,6 +34,7 @@ from dlog.meta.json_fields import (
     the_list,
     the_str,
 )
+from dlog.meta.log_meta import LogMeta
 from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions
 from dlog.streams.routing.hashing import key_hash
@@ -457,6 +458,12 @@ def log_uid(token: str, number: int) -> str:
     """Of the log of a new shard, by the token of the change that makes the shard: so whoever makes
     the log makes the same one."""
     return f"{token[-UID_CHARS:]}-{number}"
+
+
+def was_removed(shard: Shard, raw: bytes, where: str) -> bool:
+    """Whether this node says that the very log of the shard was made, and removed again."""
+    meta = LogMeta.from_bytes(raw, where=where)
+    return meta.is_removed and meta.uid == shard.log_uid
 
 
 def shard_log(name: str, number: int) -> str:

@@ -25,7 +25,7 @@ from dlog.options import TailMode
 from dlog.reader.feed import look
 from dlog.reader.places import find_head_seq, find_tail, locate
 from dlog.reader.segments import SegmentView, by_the_newest_list
-from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState, shard_log
+from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState, shard_log, was_removed
 from dlog.streams.places import ends_are_looked_for
 from dlog.together import some_at_once
 
@@ -152,12 +152,6 @@ async def refuse_lost(stores: Stores, shard: Shard) -> None:
                 log=shard.log,
                 stream=name,
             )
-
-
-def was_removed(shard: Shard, raw: bytes, where: str) -> bool:
-    """Whether this node says that the very log of the shard was made, and removed again."""
-    meta = LogMeta.from_bytes(raw, where=where)
-    return meta.is_removed and meta.uid == shard.log_uid
 
 
 async def _lists(stores: Stores, name: str, shard: Shard) -> bool:

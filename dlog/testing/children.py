@@ -44,7 +44,7 @@ class CrashPoint:
     @classmethod
     def parse(cls, text: str) -> CrashPoint:
         point, side, hit, what = text.split(":")
-        known = trace.POINTS | trace.STANDBY_POINTS | trace.BOOKIE_POINTS
+        known = trace.KNOWN_POINTS
         if point not in known or side not in ("before", "after"):
             raise FormatError(f"no crash point: {text!r}")
         if what not in ("kill", "freeze") or int(hit) < 1:

@@ -16,11 +16,11 @@ from dlog.admin.fsck.report import Finding, Kind, NotChecked, Severity, Where
 from dlog.drive import Stores
 from dlog.errors import DlogError, FormatError, NotFound
 from dlog.findings import named
+from dlog.groups.charter import Charter
 from dlog.groups.leases import Lease
 from dlog.meta.layout import unescape
 from dlog.meta.log_meta import LogMeta
-from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState
-from dlog.streams.tails import was_removed
+from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState, was_removed
 
 ADVICE = "put the metadata back from a copy; what is left can be read as it is"
 
@@ -121,7 +121,8 @@ class _Wholes:
     async def _group(self, group: str, stream: str) -> None:
         root = self._stores.layout.group(group, stream)
         leases = await self._names(f"{root}/leases")
-        if await self._get(f"{root}/charter") is None:
+        raw = await self._get(f"{root}/charter")
+        if raw is None:
             if leases and await self._names(f"{root}/leases") == leases:
                 told = f"group {group!r} of stream {stream!r} has leases, and not what they rest on"
                 self._bad(Kind.GROUP_BROKEN, told, path=f"{root}/charter")
@@ -133,6 +134,13 @@ class _Wholes:
                 self._bad(Kind.STREAM_MISSING, told, path=self._stores.layout.stream(stream))
             return
         meta = self._streams.get(stream)
+        try:
+            charter = Charter.from_bytes(raw, where=f"{root}/charter")
+        except FormatError as error:
+            self._bad(Kind.META_UNREADABLE, error.message, path=f"{root}/charter")
+            return
+        if meta is not None and charter.stream_uid != meta.uid:
+            return  # of a stream that was removed, and its shards with it
         listed = set() if meta is None else {shard.log for shard in meta.shards if shard.is_open}
         for log in leases:
             if log in listed and not self._has(log):

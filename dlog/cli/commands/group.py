@@ -20,6 +20,7 @@ from dlog.cli.moments import moment_text, size_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import plain, print_json
 from dlog.cli.shared import Settings, common_options, output_option
+from dlog.errors import NotFound
 from dlog.ids import MessageId
 from dlog.limits import GROUP_WORKERS_MAX
 from dlog.reason import time_text
@@ -464,7 +465,12 @@ def rm(settings: Settings, name: str, stream: str, yes: bool) -> None:
     """
     with settings.connect() as client:
         group = client.group(name, stream)
-        say(f"removing {name} of {stream}: {_what_goes(group.describe(lag=False))}")
+        try:
+            goes = _what_goes(group.describe(lag=False))
+        except NotFound:
+            group.charter()  # unless there is no such group
+            goes = "its stream is gone"
+        say(f"removing {name} of {stream}: {goes}")
         agreed(yes, f"Remove {name} of {stream} for good?", otherwise="nothing was removed")
         group.remove()
         say(f"{name} of {stream} is removed")

@@ -287,6 +287,16 @@ def test_a_group_is_forgotten_when_its_workers_left(orders: Shell) -> None:
     orders.dlog("group", "reset", "billing", "orders", "earliest", expect=3)
 
 
+def test_a_group_is_forgotten_when_its_stream_is_gone(orders: Shell) -> None:
+    with at_work(orders):
+        pass
+    with dlog.connect(orders.url) as client:
+        client.stream("orders").remove()
+    assert "its stream is gone" in orders.dlog("group", "rm", "billing", "orders", "--yes").err
+    assert objects(orders, "group", "ls") == []
+    orders.dlog("group", "rm", "billing", "orders", "--yes", expect=3)
+
+
 def test_names_that_a_terminal_would_obey_are_shown_as_escapes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -188,7 +188,7 @@ def what_was_inherited_goes_with_the_parents(patch: Any) -> None:
 
 
 @plants("a parent is trimmed before its children stored what they inherit", **TRIMMED)
-def a_trim_stores_nothing(patch: Any) -> None:
+def nothing_is_stored_before_shards_go(patch: Any) -> None:
     def read_inherited(site: Site, meta: StreamMeta, shard: Any) -> Any:
         yield from ()
         return Inherited()
