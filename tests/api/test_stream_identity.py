@@ -413,3 +413,32 @@ async def test_what_was_trimmed_while_it_was_counted_is_not_acknowledged(
         values = [message.value for _, message in await read_stream(stream)]
         assert is_acknowledged == (b"never got in" in values)
         await writer.close()
+
+
+async def test_behind_a_number_that_failed_no_later_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shards 0 and 1 are merged and trimmed under a writer. What it had on its way to shard 0 is
+    not known to be anywhere; a later number in the shard that follows would make that one refuse
+    the first as taken, which it never was."""
+    async with aio.connect("memory:gap") as client:
+        stream = await client.create_stream(NAME, shards=2)
+        writer = await stream.open_writer()
+        one, other = (next(k for k in KEYS if writer.shard_of(k) == shard) for shard in (0, 1))
+        on_its_way: list[MemoryAppender] = []
+        monkeypatch.setattr(MemoryAppender, "_confirm", lambda each: on_its_way.append(each))
+        ticket = await writer.submit(b"4", key=one, producer=(P, 4))
+        await eventually(lambda: on_its_way)
+        monkeypatch.undo()
+        await stream.merge(0, 1)
+        await truncate_all(client, stream, 0, 1)
+        assert await stream.trim() == (0, 1)
+        on_its_way[0]._fail(dlog.Fenced("its ledger was ended"))
+        with pytest.raises(dlog.DlogError):
+            await ticket
+        with pytest.raises(dlog.Conflict, match="number 4 of producer 7 failed"):
+            await writer.append(b"5", key=other, producer=(P, 5))
+        await writer.append(b"4", key=one, producer=(P, 4))
+        await writer.append(b"5", key=other, producer=(P, 5))
+        assert [message.value for _, message in await read_stream(stream)] == [b"4", b"5"]
+        await writer.close()

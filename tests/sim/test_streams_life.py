@@ -37,7 +37,7 @@ HAPPENS = (
 
 @stretches(1_000, 12_000, per_minute=1_000)
 def test_no_history_breaks_a_promise_and_all_features_meet(stretch: Stretch) -> None:
-    """I17 to I19, I25 to I27, I30, I31, I37: see `streams_life_truth`."""
+    """I17 to I19, I25 to I27, I30, I31: see `streams_life_truth`."""
     tally = play("streams-life", stretch)
     print(table(tally.marks))
     missing = [what for what in (*HAPPENS, *PAIRS) if not tally.marks[what]]

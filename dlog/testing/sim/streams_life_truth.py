@@ -23,7 +23,7 @@ from dlog.wire.decode import decode
 
 STREAM = "s"
 # Promises of docs/INVARIANTS.md; UID is the one on whose stream it is.
-UID, NUMBERS, KEPT, TOLD, HELD, ORDER = "I37", "I31", "I19", "I18", "I19", "I30"
+UID, NUMBERS, KEPT, TOLD, HELD, ORDER = "I31", "I31", "I19", "I18", "I19", "I30"
 LEFT, STUCK, ACKED = "I26", "I27", "I31"
 NEVER = 1 << 60
 
