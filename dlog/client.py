@@ -128,7 +128,7 @@ class Client:
         if engine.batcher.is_empty:
             try:
                 await withdraw_if_hidden(stores, name, engine.batcher.log_uid)
-            except BaseException:
+            except BaseException:  # also cancelled: nobody would close what was opened
                 engine.abandon(WriterClosed("given up", log=name))
                 raise
         writer = Writer(engine, Looks(stores, name))

@@ -242,6 +242,7 @@ def terminate_stream(site: Site) -> Procedure[SeenStream]:
 def end_before(site: Site, seen: SeenStream, numbers: Iterable[int]) -> Procedure[SeenStream]:
     """End the logs of these sealed shards, and of all before them; then say that it is done. In
     the list as it stands behind that, all of them are `ENDED`."""
+    site = site.of(seen.meta)  # also who asked by the name alone: another stream may have it by now
     wanted = tuple(numbers)
     to_end = [s for s in seen.meta.before(wanted) if s.state is ShardState.SEALED]
     if not to_end:

@@ -442,3 +442,38 @@ async def test_behind_a_number_that_failed_no_later_one_is_taken(
         await writer.append(b"5", key=other, producer=(P, 5))
         assert [message.value for _, message in await read_stream(stream)] == [b"4", b"5"]
         await writer.close()
+
+
+async def test_who_ended_the_logs_and_slept_notes_it_in_no_later_stream(url: str) -> None:
+    """Asked for by the name alone; in the later stream a shard of that number is sealed, too."""
+    async with aio.connect(url) as client:
+        stores = await client._stores(True)
+        site = Site.at(stores.layout, NAME, stores.chance)
+        driver = StreamDriver(stores)
+
+        async def decided() -> reshard.SeenStream:
+            await client.create_stream(NAME, shards=1)
+            mark = token()
+            return await driver.run(
+                reshard.change_stream(
+                    site,
+                    lambda meta: meta.split(NAME, 0, (1 << 31,), mark),
+                    is_done=lambda meta: bool(meta.made_in(mark)),
+                    point="stream.resharded",
+                )
+            )
+
+        ending = reshard.end_before(site, await decided(), (0,))
+        assert next(ending) is not None  # the logs are ended; the answer comes late
+        await client.stream(NAME).remove()
+        await decided()
+
+        async def goes_on() -> None:
+            effect = ending.send([None])
+            while True:
+                effect = ending.send(await driver.perform(effect))
+
+        with pytest.raises(dlog.NotFound, match="another one"):
+            await goes_on()
+        states = [shard.state.value for shard in await client.stream(NAME).shards()]
+        assert states == ["sealed", "open", "open"]
