@@ -129,7 +129,9 @@ def read_charter(places: GroupPlaces) -> Procedure[Charter]:
 def check_charter(places: GroupPlaces, ours: Charter) -> Procedure[None]:
     """It is still what we agreed on, and not that of a group which was removed and made anew."""
     if (yield from read_charter(places)) != ours:
-        raise ConfigError(f"group {places.group!r} was removed and made anew")
+        raise NotFound(
+            f"group {places.group!r} was removed, and another one was made under its name"
+        )
 
 
 def agree(places: GroupPlaces, wanted: Charter) -> Procedure[Charter]:

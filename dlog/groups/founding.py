@@ -19,7 +19,7 @@ from dlog.groups.places import GroupPlaces
 from dlog.groups.shard_log import check_log
 from dlog.groups.shards import GroupShard
 from dlog.groups.weights import AVERAGE, read_weights
-from dlog.meta.holds import read_hold
+from dlog.meta.holds import Hold, read_hold
 from dlog.meta.layout import Layout
 from dlog.meta.stream_holds import StreamHold
 from dlog.reader.places import Start
@@ -68,13 +68,21 @@ async def _hold_stream(
         await stores.meta.put(path, dataclasses.replace(hold, made=True).to_bytes(), version)
     try:
         await driver.run(check_charter(places, charter))
-    except (NotFound, ConfigError) as error:
+    except NotFound:
         await _drop_stream_hold(stores, path, hold)
-        if isinstance(error, NotFound):  # else they are those of the group that was made anew
+        if not await _is_there(driver, places):  # else they are those of the group made anew
             for log in made:
                 with contextlib.suppress(NotFound):
                     await admin.drop_hold(log, hold.name)
         raise
+
+
+async def _is_there(driver: Driver, places: GroupPlaces) -> bool:
+    try:
+        await driver.run(read_charter(places))
+    except NotFound:
+        return False
+    return True
 
 
 async def _finish_holds(
@@ -92,7 +100,7 @@ async def _finish_holds(
 
     async def finish(shard: Shard) -> None:
         try:
-            is_held = await driver.run(_is_held(stores.layout, shard, name))
+            is_held = await driver.run(_find_hold(stores.layout, shard, name)) is not None
             if is_held is not charter.is_job or not await is_finished(shard):
                 return
             await driver.run(check_log(stores.layout, shard.log, shard.log_uid or None))
@@ -113,12 +121,12 @@ async def _finish_holds(
     await some_at_once(AT_ONCE, finish, shards)
 
 
-def _is_held(layout: Layout, shard: Shard, name: str) -> Procedure[bool]:
+def _find_hold(layout: Layout, shard: Shard, name: str) -> Procedure[Hold | None]:
     try:
         found, _ = yield from read_hold(layout, shard.log, name)
     except NotFound:
-        return False
-    return found.log_uid == shard.log_uid or not shard.log_uid
+        return None
+    return found if found.log_uid == shard.log_uid or not shard.log_uid else None
 
 
 async def _find_stream_hold(
@@ -172,7 +180,8 @@ async def _hold_shards(
         at: Start = "earliest" if mark is None else mark.next_seq
         if shard.log in finished:
             at = "latest"
-        if await driver.run(_is_held(layout, shard, name)):
+        found = await driver.run(_find_hold(layout, shard, name))
+        if found is not None and found.made:  # else its maker may have died, and we go on with it
             return
         try:
             try:

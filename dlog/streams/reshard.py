@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from dlog import limits
 from dlog.chance import Chance, backoff_s
-from dlog.effects import CreateNode, Effect, Pause, Procedure, ReadNode, Together
-from dlog.errors import AlreadyExists, DlogError, NotFound, Outcome, Retry
+from dlog.effects import CreateNode, DeleteNode, Effect, Pause, Procedure, ReadNode, Together
+from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Outcome, Retry
 from dlog.meta.cas import change_log, change_node
 from dlog.meta.layout import Layout
 from dlog.meta.log_meta import LogMeta
@@ -127,18 +127,24 @@ def _gone(site: Site) -> NotFound:
     return NotFound(f"the stream {site.name!r} was removed", stream=site.name)
 
 
-def make_stream(site: Site, meta: StreamMeta) -> Procedure[SeenStream]:
-    """`AlreadyExists` if there is one that we did not make. Its uid is drawn for this call."""
-    raw = meta.to_bytes()
+def make_stream(site: Site, draw: Callable[[], Procedure[StreamMeta]]) -> Procedure[SeenStream]:
+    """`AlreadyExists` if there is one that we did not make. Each attempt makes what `draw` says:
+    what an earlier one made may have been removed since, and must not come back."""
+    ours: set[str] = set()
     maybe_made = False
     for attempt in range(limits.META_ATTEMPTS_MAX):
         try:
-            version = yield CreateNode(site.path, raw, point="stream.made")
+            meta = yield from draw()
+            ours.add(meta.uid)
+            version = yield CreateNode(site.path, meta.to_bytes(), point="stream.made")
             return SeenStream(meta, version)
         except AlreadyExists:
-            found, version = yield ReadNode(site.path)
+            try:
+                found, version = yield ReadNode(site.path)
+            except NotFound:
+                continue  # removed since
             there = _parse(found, site.path)
-            if there.uid == meta.uid:
+            if there.uid in ours:
                 return SeenStream(there, version)
             raise AlreadyExists(f"the stream {site.name!r} exists", path=site.path) from None
         except DlogError as error:
@@ -148,7 +154,32 @@ def make_stream(site: Site, meta: StreamMeta) -> Procedure[SeenStream]:
                     error.outcome = Outcome.UNKNOWN
                 raise
         yield Pause(backoff_s(attempt, site.chance))
-    raise AssertionError("the last attempt returns or raises")
+    raise Conflict(f"the stream {site.name!r} is made and removed again and again")
+
+
+def _make_of_log(site: Site, meta: StreamMeta) -> Procedure[SeenStream]:
+    """A log that is a stream of one shard becomes a node. `NotFound` where the log was removed
+    meanwhile, and then no node of it stays."""
+    (only,) = meta.shards
+    mark = MarkLog(meta.log_of(only, site.name))
+
+    def marked() -> Procedure[StreamMeta]:
+        yield mark
+        return meta
+
+    made = yield from make_stream(site, marked)
+    assert made.version is not None
+    if made.meta != meta:
+        return made  # others have changed it since
+    try:
+        yield mark
+    except NotFound:
+        try:
+            yield DeleteNode(site.path, made.version)
+        except Conflict:
+            return made  # as above
+        raise
+    return made
 
 
 def change_stream(
@@ -163,10 +194,8 @@ def change_stream(
     a stream of one shard becomes a node first: so it is changed like all others."""
     seen = yield from read_stream(site, is_removing=is_removing)
     if seen.version is None:
-        (only,) = seen.meta.shards
-        yield MarkLog(seen.meta.log_of(only, site.name))
         try:
-            seen = yield from make_stream(site, seen.meta)
+            seen = yield from _make_of_log(site, seen.meta)
         except AlreadyExists:
             seen = yield from read_stream(site.of(seen.meta), is_removing=is_removing)
     assert seen.version is not None

@@ -310,10 +310,18 @@ async def create_stream(
     weights: Sequence[int] | None = None,
 ) -> None:
     check_log_name(name)
-    uid = stores.chance.token()
-    meta = new_stream(
-        name, uid, options, shards=shards, routing=routing, pins=pins, weights=weights
-    )
+
+    def new() -> StreamMeta:
+        uid = stores.chance.token()
+        return new_stream(
+            name, uid, options, shards=shards, routing=routing, pins=pins, weights=weights
+        )
+
+    def draw() -> Procedure[StreamMeta]:
+        yield from ()
+        return new()
+
+    meta = new()
     site = Site.at(stores.layout, name, stores.chance)
     driver = StreamDriver(stores)
     await driver.run(finish_removal(site))
@@ -323,7 +331,7 @@ async def create_stream(
         )
     await _refuse_taken(stores, [shard.log for shard in meta.shards])
     left = await driver.run(left_numbers(site))
-    seen = await driver.run(make_stream(site, meta))
+    seen = await driver.run(make_stream(site, draw))
     if await _is_plain_log(stores, name, written=True):
         # It was made meanwhile, and nobody would find its messages here. One without messages is
         # removed by whoever made it.

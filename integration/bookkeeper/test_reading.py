@@ -22,6 +22,7 @@ from dlog.testing.cluster import Bookie, Cluster
 from dlog.testing.conformance.ledger_tools import Heard
 from dlog.testing.raw_ledgers import connected
 from dlog.wire.bookie_digest import DigestType, EntryDigest, master_key
+from integration.bookkeeper.fault_tools import patience
 from integration.conftest import OwnCluster
 
 SPEC = LedgerSpec(custom={"of": b"test_reading"})
@@ -318,7 +319,7 @@ async def test_a_fence_wakes_polls_and_metadata_is_looked_at(servers: Cluster, m
         looked.set()
 
     tail._send_poll, tail._probe = send_and_tell, probe_and_tell  # type: ignore[method-assign]
-    async with asyncio.timeout(10):
+    async with patience():
         await sent.wait()
         await reader.last_readable()  # the polls have come by now
         assert not looked.is_set()

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import dlog
 from dlog.groups.places import GroupPlaces
+from dlog.meta.holds import Hold
 from tests.api.adapter import Api
 from tests.api.grouping import (
     GROUP,
@@ -19,7 +21,7 @@ from tests.api.grouping import (
     send,
     work,
 )
-from tests.api.planting import stores_of
+from tests.api.planting import meta_of, stores_of
 from tests.api.waiting import until
 
 HOLD = f"group {GROUP} of {STREAM}"
@@ -199,3 +201,20 @@ async def test_a_founder_that_died_between_the_node_and_the_places_is_gone_on_wi
         raw, _ = await stores.meta.get(path)
         assert raw != unmade
         assert places.group == GROUP
+
+
+async def test_a_hold_whose_maker_died_is_made_by_the_next_founder(api: Api) -> None:
+    """A truncation that did not see the hold yet went past it, and its maker died before it moved
+    the hold there. The job was told that messages it held were truncated, each time it began."""
+    async with a_group(api, shards=1) as (client, stream, writer), stores_of(api) as stores:
+        (shard,) = await stream.shards()
+        await client.admin.truncate(shard.log, "latest")
+        await send(writer, 100, 200)
+        uid = (await meta_of(stores, shard.log)).uid
+        unmade = Hold(HOLD, uid, "dead", 0, 0, 0, dlog.MessageId(0, 0, 0))
+        path = stores.layout.hold(shard.log, HOLD)
+        await stores.meta.create(path, unmade.to_bytes())
+        seen = Seen()
+        async with work(client, seen.process, stop_at_end=True) as worker:
+            await worker.wait(20)
+        assert set(seen.values) == {b"%d" % number for number in range(200, 300)}

@@ -15,7 +15,7 @@ import pytest
 import dlog
 from dlog import aio, backends, limits
 from dlog.copies import copy_log
-from dlog.effects import Effect
+from dlog.effects import CreateNode, Effect
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.memory import MemoryTree
 from dlog.streams import removal, reshard
@@ -487,8 +487,8 @@ async def test_a_stream_that_gives_way_to_a_log_has_no_messages_yet(
     reached, go_on = held
     make = reshard.make_stream
 
-    def held_up(site: Site, meta: Any) -> Any:
-        seen = yield from make(site, meta)
+    def held_up(site: Site, draw: Any) -> Any:
+        seen = yield from make(site, draw)
         yield Stop()
         return seen
 
@@ -669,3 +669,64 @@ async def test_the_hold_of_a_group_goes_with_a_plain_log() -> None:
         await client.stream(NAME).remove()
         stores = await client._stores(True)
         assert await nodes_below(client, stores.layout.stream_holds(NAME)) == []
+
+
+async def test_a_stream_that_was_removed_does_not_come_back() -> None:
+    """The reply to its making was lost, and it was removed before its maker tried again."""
+    async with a_client() as client:
+        stores = await client._stores(True)
+        driver, lost = StreamDriver(stores), False
+        genuine = driver.perform
+
+        async def perform(effect: Effect) -> Any:
+            nonlocal lost
+            answer = await genuine(effect)
+            if isinstance(effect, CreateNode) and not lost:
+                lost = True
+                await client.stream(NAME).remove()
+                raise dlog.Unavailable("the reply is lost", outcome=dlog.Outcome.UNKNOWN)
+            return answer
+
+        drawn = []
+
+        def draw() -> Any:
+            yield from ()
+            drawn.append(new_stream(NAME, stores.chance.token(), dlog.LogOptions()))
+            return drawn[-1]
+
+        driver.perform = perform  # type: ignore[method-assign]
+        site = Site.at(stores.layout, NAME, stores.chance)
+        made = await driver.run(reshard.make_stream(site, draw))
+        assert [meta.uid for meta in drawn].index(made.meta.uid) == 1
+
+
+@pytest.mark.parametrize("others", ["nobody", "split it"])
+async def test_a_log_that_is_removed_while_it_becomes_a_stream_leaves_no_stream(
+    others: str,
+) -> None:
+    """Its changer slept behind the making of the node. What others have changed since is theirs."""
+    async with a_client() as client:
+        async with client.open_writer(NAME) as writer:
+            await writer.append(b"x")
+        stores = await client._stores(True)
+        driver = StreamDriver(stores)
+        genuine, marks = driver.perform, 0
+
+        async def perform(effect: Effect) -> Any:
+            nonlocal marks
+            marks += isinstance(effect, reshard.MarkLog)
+            if isinstance(effect, reshard.MarkLog) and marks == 2:
+                if others == "split it":
+                    await client.stream(NAME).split(0)
+                raise dlog.NotFound("the log was removed meanwhile")
+            return await genuine(effect)
+
+        driver.perform = perform  # type: ignore[method-assign]
+        site = Site.at(stores.layout, NAME, stores.chance)
+        if others == "nobody":
+            with pytest.raises(dlog.NotFound):
+                await driver.run(reshard.terminate_stream(site))
+            assert await stores.meta.children(stores.layout.streams) == []
+        else:
+            await driver.run(reshard.terminate_stream(site))
+            assert len(await client.stream(NAME).shards()) == 3

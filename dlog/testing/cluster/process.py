@@ -35,7 +35,10 @@ _FLAGS = (
     "-XX:+ExitOnOutOfMemoryError",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS),
 )
+# What a server says while it shuts down is said, too: without `shutdownHook` log4j is gone by then,
+# and a class that asks for a logger for the first time ends the shutdown half way.
 _LOG4J = """status = error
+shutdownHook = disable
 appender.out.type = Console
 appender.out.name = out
 appender.out.layout.type = PatternLayout

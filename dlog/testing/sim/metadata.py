@@ -96,6 +96,7 @@ class SimMeta:
         self._past: dict[str, _Past] = {}
         self._serial = 0
         self._ended: set[MetaClient] = set()  # their sessions are over
+        self.written_late: set[str] = set()  # nodes whose last write came behind its time-out
         self.is_away = False
         self._held: list[Callable[[], None]] | None = None  # what arrived while the leader pauses
         self._watchers: dict[str, list[Callable[[], None]]] = {}
@@ -196,6 +197,7 @@ class SimMeta:
 
     def _set(self, path: str, value: bytes, owner: MetaClient | None = None) -> int:
         self._serial += 1
+        self.written_late.discard(path)
         node = self._nodes.get(path)
         if node is None:
             self._nodes[path] = _Node(value, self._serial, owner)
@@ -227,7 +229,9 @@ class SimMeta:
         world, manners = self.world, self.manners
 
         def late() -> None:
-            _try(apply)
+            _, error = _try(apply)
+            if error is None:
+                self.written_late.add(path)
 
         def arrive() -> None:
             self._maybe_end_session(client)

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 class Patch(Protocol):
     """What plants a bug; pytest's `monkeypatch` is one."""
 
-    def setattr(self, target: Any, name: str, value: Any) -> None: ...
+    def setattr(self, target: Any, name: str, value: Any, raising: bool = True) -> None:
+        """`raising`: refuse a name that the target does not have. It was renamed since, and a bug
+        in what nobody calls is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,9 @@ class _Patches:
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, bool, Any]] = []
 
-    def setattr(self, target: Any, name: str, value: Any) -> None:
+    def setattr(self, target: Any, name: str, value: Any, raising: bool = True) -> None:
+        if raising and not hasattr(target, name):
+            raise AttributeError(f"{target!r} has no {name!r} that a bug could be planted in")
         own = vars(target)
         self._undo.append((target, name, name in own, own.get(name)))
         setattr(target, name, value)

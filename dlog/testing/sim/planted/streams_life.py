@@ -155,6 +155,22 @@ def a_group_goes_on_in_a_later_stream(patch: Any) -> None:
     patch.setattr(Charter, "check_stream", lambda self, uid, group: None)
 
 
+@plants("what was made and removed comes back", **{**MADE_AGAIN, "sleeps": 0.9, "meta_late": 0.1})
+def what_was_made_and_removed_comes_back(patch: Any) -> None:
+    genuine = reshard.make_stream
+
+    def make_stream(site: Site, draw: Any) -> Any:
+        meta = yield from draw()
+
+        def same() -> Any:
+            yield from ()
+            return meta
+
+        return (yield from genuine(site, same))
+
+    patch.setattr(stream, "make_stream", make_stream)
+
+
 # --- numbers
 
 
@@ -163,11 +179,15 @@ def a_group_goes_on_in_a_later_stream(patch: Any) -> None:
     **{**CALM, "changes": ("split", "split", "again", "split", "again", "split", "split")},
 )
 def numbers_are_kept_by_the_number_of_a_shard(patch: Any) -> None:
-    def sweep(site: Site, kept: str | None) -> Any:
+    def sweep(site: Site, meta: StreamMeta) -> Any:
         yield from ()
 
-    patch.setattr(removal, "sweep_numbers", sweep)
-    patch.setattr(stream, "sweep_numbers", sweep)
+    def left(site: Site) -> Any:
+        yield from ()
+        return []
+
+    patch.setattr(removal, "_sweep_numbers", sweep)
+    patch.setattr(stream, "left_numbers", left)
 
     def inherited(self: Site, uid: str, shard: Any) -> str:
         return f"{self.path}/numbers/{shard.number}"
@@ -380,10 +400,10 @@ def logs_of_trimmed_shards_stay(patch: Any) -> None:
 
 @plants("numbers that shards inherited stay", **TRIMMED)
 def numbers_stay(patch: Any) -> None:
-    def sweep(site: Site, kept: str | None) -> Any:
+    def sweep(site: Site, meta: StreamMeta) -> Any:
         yield from ()
 
-    patch.setattr(removal, "sweep_numbers", sweep)
+    patch.setattr(removal, "_sweep_numbers", sweep)
 
 
 @plants("a shard that has messages is trimmed", **TRIMMED)

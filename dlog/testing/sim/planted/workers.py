@@ -353,10 +353,10 @@ def nothing_is_held_at_the_beginning(patch: Patch) -> None:
 
 @plants("I19: the hold of what is done stays", **SPLIT)
 def the_hold_of_what_is_done_stays(patch: Patch) -> None:
-    async def drop(self: GroupHolds, log: str) -> None:
+    async def finish(self: GroupHolds, log: str) -> None:
         pass
 
-    patch.setattr(GroupHolds, "drop", drop)
+    patch.setattr(GroupHolds, "finish", finish)
 
 
 @plants(
@@ -369,8 +369,13 @@ def the_hold_of_what_is_done_stays(patch: Patch) -> None:
     meta_outages=False,
 )
 def what_ends_with_its_worker_is_held(patch: Patch) -> None:
-    """The drop is cut short by the end of the worker."""
+    """The drop is cut short by the end of the worker, and who comes next leaves it as well."""
     genuine = GroupHolds.close
+
+    async def finish_holds(*_: Any) -> None:
+        pass
+
+    patch.setattr(founding, "_finish_holds", finish_holds)
 
     async def close(self: GroupHolds) -> None:
         for task in self._drops:
@@ -513,7 +518,7 @@ def an_end_in_a_hurry_leaves_savers(patch: Patch) -> None:
             return
         genuine(self, shard, kept, error)
 
-    patch.setattr(Heart, "_is_live", _Always())
+    patch.setattr(Heart, "_is_live", _Always(), raising=False)
     patch.setattr(Heart, "_settle", settle)
 
 
