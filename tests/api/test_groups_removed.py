@@ -24,7 +24,7 @@ async def test_a_worker_leaves_a_group_that_was_removed(url: str) -> None:
             await remove_node(stores, places.charter)
             # Something happens that everybody plans for.
             async with work(client, Seen().process, leases="logs") as other:
-                assert "made anew" in str(await worker.wait(20))
+                assert "another one was made" in str(await worker.wait(20))
                 await eventually(lambda: worker.shards == ())
                 assert other.options.leases == "logs"
 

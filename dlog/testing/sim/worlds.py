@@ -25,12 +25,18 @@ def _run(
     return run(chance, told=told, **{**options, **fixed})
 
 
-def _world(where: str, **options: Any) -> RunHistory:
+def bring(world: str) -> None:
+    """Import it now. What it takes from the code when it is imported is what it judges by: so it
+    comes before a bug is planted in that code."""
+    import_module(WORLDS[world].args[0].partition(":")[0])
+
+
+def _world(where: str, **options: Any) -> partial[World]:
     """`where` is module:function of `dlog.testing.sim`."""
     return partial(_run, f"dlog.testing.sim.{where}", options)
 
 
-WORLDS: dict[str, RunHistory] = {
+WORLDS: dict[str, partial[World]] = {
     "drivers": _world("driver_world:run_driver_history"),
     "groups": _world("groups_world:run_group_history"),
     "ledger": _world("ledger_world:run_ledger_history"),

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
+from dlog.testing.sim.worlds import bring
+
 
 class Patch(Protocol):
     """What plants a bug; pytest's `monkeypatch` is one."""
@@ -90,6 +92,7 @@ class _Patches:
 
 @contextmanager
 def planted(plant: Plant) -> Iterator[None]:
+    bring(plant.world)
     patches = _Patches()
     try:
         plant.plant(patches)

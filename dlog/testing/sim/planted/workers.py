@@ -467,7 +467,10 @@ def a_lease_log_is_read_before_it_is_fenced(patch: Patch) -> None:
     patch.setattr(LeaseDriver, "_open", open)
 
 
-@plants("I20: who was fenced opens the lease log again", **{**LOGS, "messages": 60})
+@plants(
+    "I20: who was fenced opens the lease log again",
+    **{**LOGS, "messages": 60, "workers": 3, "shards": 3},
+)
 def the_fenced_open_again(patch: Patch) -> None:
     genuine = LeaseDriver._append
 
