@@ -4,7 +4,7 @@ decides nothing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,6 +74,7 @@ class Driver:
         self.appenders: dict[int, Appender] = {}
         self.in_the_way: Unavailable | None = None  # what a procedure meets again and again
         self.awaited: dict[int, Awaited] = {}  # what is under way, the oldest first
+        self.announce: Callable[[], Awaitable[int]] | None = None  # presence: makes and keeps it
         self._listener = listener
         self._clock = clock
         self._metrics = metrics
@@ -140,6 +141,8 @@ class Driver:
                 return await self.meta.get(path)
             case ReplaceNode(path=path, value=value, version=version):
                 return await self.meta.put(path, value, version)
+            case CreateNode(ephemeral=True) if self.announce is not None:
+                return await self.announce()
             case CreateNode(path=path, value=value, ephemeral=ephemeral):
                 return (await self.meta.create(path, value, ephemeral=ephemeral)).version
             case DeleteNode(path=path, version=version):
@@ -249,7 +252,7 @@ class Sessions:
     another store, opened for that alone. Belongs to one event loop."""
 
     def __init__(self, meta: MetaStore, reopen: Callable[[], MetaStore]) -> None:
-        self._first = self._meta = meta
+        self._meta = meta
         self._reopen = reopen
         self._ours: MetaStore | None = None
         self._changing = asyncio.Lock()
@@ -261,18 +264,20 @@ class Sessions:
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
 
-    async def first(self) -> Session:
-        return await self._first.session()
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
-    async def living(self) -> tuple[MetaStore, Session]:
-        """A store whose session is not known to be lost. Fails as any call of a store does."""
+    async def living(self) -> tuple[MetaStore | None, Session]:
+        """A session that is not known to be lost, and its store; None for the client's own. Fails
+        as any call of a store does."""
         async with self._changing:
             session = await self._meta.session()
             if session.lost.is_set() and not self._closed:
                 await self._close_ours()
                 self._ours = self._meta = self._reopen()
                 session = await self._meta.session()
-            return self._meta, session
+            return self._ours, session
 
     async def close(self) -> None:
         self._closed = True

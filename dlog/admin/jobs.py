@@ -11,7 +11,7 @@ from dlog import limits
 from dlog.admin.discard import Discarded, Discarding, discard
 from dlog.admin.moves import GetStores
 from dlog.admin.publish import Publication, Publishing, publish
-from dlog.drive import Driver, Stores
+from dlog.drive import Driver
 from dlog.errors import ConfigError, DlogError, TooLarge
 from dlog.ids import check_log_name
 from dlog.opening import Opening
@@ -35,6 +35,8 @@ class Jobs:
         self._get_stores = stores
         self._unless_closed = unless_closed
         self._open: weakref.WeakSet[JobSegment] = weakref.WeakSet()
+        # Of what this client filled, by ledger: each holds itself, until it ends.
+        self._present: weakref.WeakValueDictionary[int, Presence] = weakref.WeakValueDictionary()
 
     def open_segment(self, log: str, *, job: str, **options: Any) -> Opening[JobSegment]:
         """A ledger of its own, to be filled beside the log by a job: it needs nobody's leave and
@@ -53,6 +55,7 @@ class Jobs:
             await filling.open()
             segment = JobSegment(filling)
             self._open.add(segment)
+            self._present[segment.ledger_id] = filling.presence
             return segment
 
         return await self._unless_closed(make())  # type: ignore[no-any-return]
@@ -95,11 +98,17 @@ class Jobs:
         uid = filled[0].log_uid if filled else None
         publishing = Publishing(opening, query, number, filled, uid)
         driver = Driver(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
+        mark = opening.mark
+        presence = Presence(stores, stores.layout.presence(log, mark.token), mark.name.encode())
+        driver.announce = presence.make
         try:
-            return await driver.run(publish(publishing))
+            done = await driver.run(publish(publishing))
+            if done.published:
+                self._settled(each.ledger_id for each in filled)
+            return done
         finally:
             if publishing.claims:
-                await _withdrawn(stores, log, publishing)
+                await presence.withdrawn(FAREWELL_S)
 
     async def discard_segments(self, segments: Iterable[FilledSegment]) -> Discarded:
         """Delete the ledgers of these segments, as far as they are not listed, nor ever were: safe
@@ -115,7 +124,15 @@ class Jobs:
             now_us = stores.clock.wall_us()
             work = Discarding(check_log_name(log), uid, stores.layout, now_us, stores.chance)
             done += await driver.run(discard(work, tuple(dict.fromkeys(ledger_ids))))
+            self._settled(ledger_ids)
         return done
+
+    def _settled(self, ledger_ids: Iterable[int]) -> None:
+        """Published or discarded: nobody has to be present for them any more."""
+        for ledger_id in ledger_ids:
+            presence = self._present.pop(ledger_id, None)
+            if presence is not None:
+                presence.withdraw()
 
     async def give_up_segments(self) -> DlogError | None:
         """The client closes: what is still open is deleted."""
@@ -125,13 +142,9 @@ class Jobs:
                 await segment.abort()
             except DlogError as error:
                 failure = failure or error
+        for presence in list(self._present.values()):
+            presence.stop()
         return failure
-
-
-async def _withdrawn(stores: Stores, log: str, publishing: Publishing) -> None:
-    mark = publishing.opening.mark
-    path = stores.layout.presence(log, mark.token)
-    await Presence(stores, path, mark.name.encode()).withdrawn(FAREWELL_S)
 
 
 def _checked(log: str, segments: Iterable[FilledSegment]) -> tuple[FilledSegment, ...]:

@@ -55,7 +55,7 @@ from dlog.writer.filled import FilledSegment
 from dlog.writer.segments import BIRTH_ENTRY, decide_end
 from dlog.writer.takeover import (
     Opening,
-    be_present,
+    announce,
     recover_listed,
     refuse_unless_open,
     refuse_unless_owned,
@@ -268,7 +268,8 @@ def _take_over(publishing: Publishing, seen: Seen, sealed: list[Sealed]) -> Proc
         chance=opening.chance,
         point="publish.claimed",
     )
-    _, claimed = yield Together((be_present(opening), claiming))
+    yield from announce(opening)
+    claimed = yield from claiming
     found = yield Together(
         tuple(recover_listed(opening, claimed.meta, each, []) for each in claimed.meta.unsealed)
     )

@@ -80,6 +80,7 @@ class Engine:
         )
         self._presence_path = stores.layout.presence(name, mark.token)
         self._presence = Presence(stores, self._presence_path, mark.name.encode())
+        self._driver.announce = self._presence.make
         self._within_ms = visible_within_ms(options.visible)
         self._publish_timers: dict[int, asyncio.TimerHandle] = {}
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -155,7 +156,6 @@ class Engine:
             self.watch.opened()
             _log.info("log %s: epoch %d after %s", self.name, self.core.epoch, self.takeover_times)
             self._check_age()
-            await self._presence.start()
         except BaseException as error:
             self._let_go()
             await self._presence.withdrawn(FAREWELL_S)  # or our next try would meet this one

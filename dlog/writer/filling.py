@@ -2,6 +2,9 @@
 does, without holding the log. It fences nobody and lists nothing; whoever publishes the closed
 ledger gives it its place.
 
+The job stays present when its ledger is closed: until that was published or discarded, or until its
+client closes. Before that nobody may take it for left behind.
+
 Seqs count from 0, entries from 1, behind the birth. An appender that fails ends the segment: there
 is nothing to take over, so the job fills another one.
 """
@@ -11,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 
 from dlog import limits, trace
 from dlog.chance import backoff_s
 from dlog.drive import Driver, Stores
-from dlog.effects import CloseLedger, DeleteLedger, Pause, Procedure
+from dlog.effects import CloseLedger, DeleteLedger, LookAtLedger, Pause, Procedure
 from dlog.errors import (
-    AlreadyExists,
     DlogError,
     Fenced,
     NotFound,
@@ -28,7 +31,7 @@ from dlog.errors import (
 )
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import read_log
-from dlog.meta.log_meta import LogMeta
+from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import FillOptions
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
@@ -37,7 +40,7 @@ from dlog.writer.pipe import CODECS, Pipe
 from dlog.writer.presence import Presence
 from dlog.writer.producers import Producers
 from dlog.writer.segments import job_ledger
-from dlog.writer.takeover import refuse_unless_open
+from dlog.writer.takeover import be_present, refuse_unless_open
 
 _log = logging.getLogger("dlog.writer")
 
@@ -68,6 +71,7 @@ class Filling:
         )
         self.batcher.set_hungry(False)  # messages wait for company: nobody reads them yet
         self._presence = Presence(stores, stores.layout.job(name, self._token), job.encode())
+        self._driver.announce = self._presence.make
         self._meta: LogMeta | None = None
         self._pipe: Pipe | None = None
         self._last_time_us = 0
@@ -88,6 +92,11 @@ class Filling:
     def meta(self) -> LogMeta:
         assert self._meta is not None
         return self._meta
+
+    @property
+    def presence(self) -> Presence:
+        """Until the segment was published or discarded, or is given up."""
+        return self._presence
 
     @property
     def bytes(self) -> int:
@@ -111,26 +120,17 @@ class Filling:
         self._last_time_us = seen.meta.end.last_time_us
         now_us = stores.clock.wall_us()
         try:
-            await self._be_present()
+            path = stores.layout.job(self.name, self._token)
+            # Before there is a ledger to be found.
+            await self._driver.run(be_present(path, self.job, stores.chance))
             ledger_id = await self._driver.run(
-                job_ledger(seen.meta, token=self._token, now_us=now_us)
+                job_ledger(seen.meta, token=self._token, now_us=now_us, job=self.job)
             )
         except BaseException:
             await self._leave_made()
             raise
         self._pipe = Pipe(0, ledger_id, 0, (-1, -1), stores.clock.monotonic_s())
         self.batcher.begin(Origin(seen.meta.uid, 0), 0, Producers())
-        await self._presence.start()
-
-    async def _be_present(self) -> None:
-        """Before there is a ledger to be found. Advice only."""
-        path = self._stores.layout.job(self.name, self._token)
-        try:
-            await self._stores.meta.create(path, self.job.encode(), ephemeral=True)
-        except AlreadyExists:
-            pass
-        except DlogError as error:
-            _log.info("log %s: a job fills without presence: %s", self.name, error)
 
     async def _leave_made(self) -> None:
         """Of an opening that failed: ledgers that nobody knows of yet."""
@@ -233,15 +233,18 @@ class Filling:
         self.batcher.close(WriterClosed(told, log=self.name))
         self._flushing = True
         self._pump()
-        await self._drained()
         pipe = self.pipe
+        path = self._stores.layout.log(self.name)
+        self._presence.until(partial(is_settled, path, self.meta.uid, pipe.ledger_id))
+        await self._drained()
         if not pipe.holds_messages:
             await self.abort()
             self.filled = self._told(ClosedLedger(pipe.last_pushed, 0))
             return self.filled
         closed = await self._driver.run(self._close_ledger(pipe))
         self.filled = self._told(closed)
-        await self._end()
+        self.is_over = True
+        self._driver.let_all_go()
         return self.filled
 
     def _told(self, closed: ClosedLedger) -> FilledSegment:
@@ -300,3 +303,15 @@ class Filling:
         if not self.is_over:
             with contextlib.suppress(DlogError):
                 await self.abort()
+
+
+def is_settled(path: str, uid: str, ledger_id: int) -> Procedure[bool]:
+    """Is a closed ledger of a job listed, gone, or unfit for ever to be published?"""
+    try:
+        meta = (yield from read_log(path)).meta
+        if meta.uid != uid or meta.state is not LogState.OPEN or ledger_id <= meta.ledger_floor:
+            return True
+        yield LookAtLedger(ledger_id)
+    except NotFound:
+        return True
+    return False

@@ -1,16 +1,17 @@
-"""Being present: the node where `if_dead` and `wait` look for a writer, for as long as it lives,
-and no longer.
+"""Being present: the node where `if_dead`, `wait`, standbys and repairs look for a writer, or for a
+job that fills a segment, for as long as it lives, and no longer.
 
-Opening makes the node, and it ends with its session. But a session can be lost under a writer that
-is well: the metadata store was away for longer than it believes in anybody. Appends go on, so the
-writer should be found; without its node the next one that asks politely would take it for dead.
-Looked at from time to time, by a timer, so that a thousand idle writers have no task each.
+The node is made before the log names its writer, and before a job has a ledger. From then on it is
+kept true: a call that failed is made again until the node is there. A session can be lost under a
+handle that is well, since the metadata store was away for longer than it believes in anybody; then
+the node is made in another session. Somebody may have deleted it: so it is looked at from time to
+time. All of this by a timer, so that a thousand idle writers have no task each.
 
-And a session outlives many writers: one that died, or whose opening failed when it had claimed the
-log already, still holds it by name. With its node left behind, polite openers would wait for it as
-long as its process lives, those of that very process first of all. So it goes with its writer; the
-store is asked until it took it away, as long as the client is open. Advice only: nothing that is
-safe rests on it.
+A session outlives many writers: one that died, or whose opening failed when it had claimed the log
+already, still holds it by name. With its node left behind, polite openers would wait for it as long
+as its process lives, those of that very process first of all. So it goes with its writer; the store
+is asked until it took it away, as long as the client is open. Advice only: nothing that is safe
+rests on it.
 """
 
 from __future__ import annotations
@@ -18,39 +19,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 from dlog.drive import Driver, Stores
-from dlog.errors import AlreadyExists, DlogError
+from dlog.effects import Procedure
+from dlog.errors import AlreadyExists, DlogError, LeaseLost, NotFound, Outcome
 from dlog.meta.store import Session
 from dlog.writer.takeover import withdraw
 
-CHECK_S = 5.0
+CHECK_S = 1.0  # is the session there? And so long after a call that failed it is made again
+LOOKS = 10  # every so many checks, the node itself is looked at
+LATE_S = (1.0, 4.0, 15.0)  # when a creation that nobody answered may have come true
 
 _log = logging.getLogger("dlog.writer")
 
 
 class Presence:
-    """Of one writer, from when it opened until `withdraw`."""
+    """Of one handle, from the first `make` until `withdraw`."""
 
     def __init__(self, stores: Stores, path: str, value: bytes) -> None:
         self._stores = stores
-        self._sessions = stores.sessions
         self._path, self._value = path, value
         self._loop = asyncio.get_running_loop()
+        self._driver = Driver(stores.meta, stores.ledgers)
         self._session: Session | None = None  # that our node belongs to, as far as we know
+        self._unsure_in: Session | None = None  # a creation in it had no answer
+        self._is_over: Callable[[], Procedure[bool]] | None = None
+        self._checks = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._making: asyncio.Task[int] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._stopped = False
         self._leaving: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()  # once, to take it away
 
-    async def start(self) -> None:
-        if self._sessions is None:
-            return
-        with contextlib.suppress(DlogError):  # then the first check finds out
-            self._session = await self._sessions.first()
-        if not self._stopped:
-            self._check()
+    async def make(self) -> int:
+        """Make the node; its version. From now on it is kept, also when this fails."""
+        if self._timer is None and not self._stopped:
+            self._timer = self._loop.call_later(CHECK_S, self._check)
+        return await asyncio.shield(self._made())
+
+    def until(self, is_over: Callable[[], Procedure[bool]]) -> None:
+        """From now on, withdraw by itself once this is true."""
+        self._is_over = is_over
+
+    def stop(self) -> None:
+        """Keep it no longer: the client closes, and the node goes with its session."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (self._looking, self._making):
+            if task is not None:
+                task.cancel()
 
     def withdraw(self) -> None:
         """From now on nobody is here. Goes on by itself; idempotent."""
@@ -59,11 +79,9 @@ class Presence:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
         self._leaving = self._loop.create_task(self._leave())
-        if self._sessions is not None:
-            self._sessions.keep(self._leaving)
+        if self._stores.sessions is not None:
+            self._stores.sessions.keep(self._leaving)
 
     async def withdrawn(self, patience_s: float | None = None) -> None:
         """The store took it away, or was asked once and could not."""
@@ -73,34 +91,85 @@ class Presence:
                 await self._asked.wait()
 
     async def _leave(self) -> None:
-        stores = self._stores
-        leaving = withdraw(self._path, stores.chance, self._asked.set)
         try:
-            await Driver(stores.meta, stores.ledgers).run(leaving)
+            if self._looking is not None and self._looking is not asyncio.current_task():
+                self._looking.cancel()
+            if self._making is not None:  # what it makes is there only once it has ended
+                await asyncio.wait([self._making])
+            for pause_s in (0.0, *(LATE_S if self._unsure_in is not None else ())):
+                await asyncio.sleep(pause_s)
+                await self._driver.run(withdraw(self._path, self._stores.chance, self._asked.set))
+                self._asked.set()
         except DlogError as error:
             _log.info("%s stays until its session ends: %s", self._path, error)
         finally:
+            if self._making is not None:
+                self._making.cancel()
             self._asked.set()
 
+    # --- keeping it true
+
     def _check(self) -> None:
-        is_lost = self._session is None or self._session.lost.is_set()
-        if is_lost and self._task is None:
-            self._task = self._loop.create_task(self._announce())
+        sessions = self._stores.sessions
+        if self._stopped or (sessions is not None and sessions.closed):
+            return
+        self._checks += 1
+        if self._session is None or self._session.lost.is_set():
+            self._made()
+        elif self._checks % LOOKS == 0 and (self._looking is None or self._looking.done()):
+            self._looking = self._loop.create_task(self._look())
         self._timer = self._loop.call_later(CHECK_S, self._check)
 
-    async def _announce(self) -> None:
-        assert self._sessions is not None
-        try:
-            meta, session = await self._sessions.living()
-            try:
-                await meta.create(self._path, self._value, ephemeral=True)
-            except AlreadyExists:
-                if self._session is None:
-                    self._session = session
-                return  # else it is the old one, which is about to go: look again
-            self._session = session
-            _log.info("present again at %s, in a session of its own", self._path)
-        except DlogError as error:
+    def _made(self) -> asyncio.Task[int]:
+        if self._making is None or self._making.done():
+            self._making = self._loop.create_task(self._make())
+            self._making.add_done_callback(self._tell)
+        return self._making
+
+    def _tell(self, making: asyncio.Task[int]) -> None:
+        if not making.cancelled() and (error := making.exception()) is not None:
             _log.info("not present at %s: %s", self._path, error)
-        finally:
-            self._task = None
+
+    async def _make(self) -> int:
+        try:
+            return await self._create()
+        except LeaseLost:  # between two steps: the next one is in another session
+            return await self._create()
+
+    async def _create(self) -> int:
+        stores = self._stores
+        meta = stores.meta
+        if stores.sessions is None:
+            session = await meta.session()
+        else:
+            ours, session = await stores.sessions.living()
+            meta = ours or meta
+        again = self._session is not None
+        try:
+            version = (await meta.create(self._path, self._value, ephemeral=True)).version
+        except AlreadyExists:
+            if not again or self._unsure_in is session:
+                self._session = session
+                raise
+            # Of the session before, which is about to go: look again.
+            return (await meta.get(self._path)).version
+        except DlogError as error:
+            if error.outcome is Outcome.UNKNOWN:
+                self._unsure_in = session
+            raise
+        self._session = session
+        if again:
+            _log.info("present again at %s", self._path)
+        return version
+
+    async def _look(self) -> None:
+        """Is the node there, and is there anything left to be present for?"""
+        try:
+            if self._is_over is not None and await self._driver.run(self._is_over()):
+                self.withdraw()
+                return
+            await self._stores.meta.get(self._path)
+        except NotFound:
+            self._session = None
+        except DlogError as error:
+            _log.debug("whether %s is there is not known: %s", self._path, error)

@@ -43,11 +43,12 @@ def standby_ledger(meta: LogMeta, *, token: str, now_us: int) -> Procedure[int]:
     return _born_ledger(meta, birth, {"role": b"standby"}, now_us, "standby")
 
 
-def job_ledger(meta: LogMeta, *, token: str, now_us: int) -> Procedure[int]:
+def job_ledger(meta: LogMeta, *, token: str, now_us: int, job: str = "") -> Procedure[int]:
     """The same for a job, which fills it without holding the log: it has no seam, and is listed
-    only when it is closed."""
+    only when it is closed. `job` is the name that its segments share."""
     birth = Birth(meta.uid, "job", None, None, token)
-    return _born_ledger(meta, birth, {"role": b"job"}, now_us, "job")
+    about = {"role": b"job"} | ({"job": job.encode()} if job else {})
+    return _born_ledger(meta, birth, about, now_us, "job")
 
 
 def _born_ledger(

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dlog import trace
+from dlog import limits, trace
 from dlog.chance import Chance, backoff_s
 from dlog.effects import (
     CreateNode,
@@ -62,6 +62,7 @@ _log = logging.getLogger("dlog.writer")
 
 WAIT_POLL_MS = 1_000  # watches are hints: look again this often
 WITHDRAW_S = 5.0  # between two tries, at most
+PRESENCE_TRIES = 9  # before the log may name us: one to two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +116,14 @@ def take_over(opening: Opening) -> Procedure[Opened]:
 
 
 def _take_over(opening: Opening, known: StoodBy | None) -> Procedure[Opened]:
-    attempt = 0
+    attempt, uid = 0, opening.new_uid
     while True:
         if known is not None:
             _refuse_another_log(opening, known.seen.meta)
             seen = _Sight(known.seen.meta, known.seen.version)
         else:
-            seen = yield from _find(opening)
+            seen = yield from _find(opening, uid)
+            uid = opening.chance.token()  # the one before may have been sent, and be a log's by now
         try:
             waited = yield from _admit(opening, seen)
         except Conflict:
@@ -170,16 +172,17 @@ class _Sight:
     version: int | None
 
 
-def _find(opening: Opening) -> Procedure[_Sight]:
+def _find(opening: Opening, new_uid: str) -> Procedure[_Sight]:
+    """`new_uid` is that of a log that is to be made."""
     try:
         seen = yield from read_log(opening.path, point="takeover.read")
     except NotFound:
         if opening.create is None:
             raise NotFound(f"there is no log {opening.name!r}", log=opening.name) from None
-        return _Sight(LogMeta(uid=opening.new_uid, options=opening.create), None)
+        return _Sight(LogMeta(uid=new_uid, options=opening.create), None)
     meta = seen.meta
     if meta.state is LogState.DELETED and opening.create is not None:
-        return _Sight(meta.reborn(opening.new_uid, opening.create), seen.version)
+        return _Sight(meta.reborn(new_uid, opening.create), seen.version)
     _refuse_another_log(opening, meta)
     return _Sight(meta, seen.version)
 
@@ -261,19 +264,20 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
     """None when somebody was faster: look again."""
     before = seen.meta
     claimed = before.claimed(opening.mark, copies=opening.copies)
-    ledger_id = yield from _born(opening, claimed)
+    if seen.version is None:
+        ledger_id = yield from _born(opening, claimed)
+        version = yield from _make_log(opening, before, ledger_id)
+        if version is None:
+            return None
+        yield from announce(opening)
+    else:
+        version = seen.version
+        ledger_id, _ = yield Together((_born(opening, claimed), announce(opening)))
     opening.stopwatch.lap("recover")
     wanted = claimed.listed(ledger_id)
     _offer(opening, ledger_id)
     try:
-        if seen.version is None:
-            version = yield CreateNode(opening.path, wanted.to_bytes(), point="takeover.committed")
-            after = Seen(wanted, version)
-            # Only now: presence stands below the log's node, and would make an empty one.
-            yield from be_present(opening)
-        else:
-            replacing = _replace_once(opening, Seen(before, seen.version), wanted, ledger_id)
-            _, after = yield Together((be_present(opening), replacing))
+        after = yield from _replace_once(opening, Seen(before, version), wanted, ledger_id)
     except (Conflict, AlreadyExists) as refused:
         if refused.outcome is Outcome.NOT_HAPPENED:
             yield from _not_listed(opening, ledger_id)
@@ -289,6 +293,30 @@ def _open_sealed(opening: Opening, seen: _Sight) -> Procedure[Opened | None]:
         after = now
     _won(opening, ledger_id)
     return Opened(after, claimed.next_number, ledger_id, before.end)
+
+
+def _make_log(opening: Opening, fresh: LogMeta, ledger_id: int) -> Procedure[int | None]:
+    """A new log, which nobody writes yet; its version, or None when somebody else made one. Its
+    writer is named by the next change: presence stands below the log's node, and has to be there
+    before the log names us."""
+    for attempt in range(limits.META_ATTEMPTS_MAX):
+        try:
+            version: int = yield CreateNode(opening.path, fresh.to_bytes())
+            return version
+        except (AlreadyExists, Conflict):
+            break
+        except DlogError as error:
+            if error.retry is not Retry.NOW:
+                raise
+            refused = error
+        yield Pause(backoff_s(attempt, opening.chance))
+    else:
+        raise refused
+    there = yield from _find_ours(opening)
+    if there is not None and there.meta == fresh:  # a try of ours, whose reply was lost
+        return there.version
+    yield DeleteLedger(ledger_id)
+    return None
 
 
 def _replace_once(opening: Opening, seen: Seen, wanted: LogMeta, ledger_id: int) -> Procedure[Seen]:
@@ -347,8 +375,8 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened | Non
         point="takeover.claimed",
     )
     try:
-        # Presence is sent first: a rival who waits, and sees the claim, sees the claimant as well.
-        _, claimed = yield Together((be_present(opening), claiming))
+        yield from announce(opening)
+        claimed = yield from claiming
     except _Overtaken:
         return None
     opening.stopwatch.lap("claim")
@@ -457,16 +485,29 @@ def _won(opening: Opening, ledger_id: int) -> None:
     opening.stopwatch.lap("commit")
 
 
-def be_present(opening: Opening) -> Procedure[None]:
-    """Where `if_dead` and `wait` look for us. Advice only: failing at it is no reason not to
-    open."""
+def announce(opening: Opening) -> Procedure[None]:
+    """Before the log names us: who reads our name there, and is polite, looks for our presence."""
     path = opening.layout.presence(opening.name, opening.mark.token)
-    try:
-        yield CreateNode(path, opening.mark.name.encode(), ephemeral=True)
-    except AlreadyExists:
-        pass  # from a try before
-    except DlogError as error:
-        _log.info("log %s: opened without presence: %s", opening.name, error)
+    return be_present(path, opening.mark.name, opening.chance)
+
+
+def be_present(path: str, value: str, chance: Chance) -> Procedure[None]:
+    """Make the node where polite openers, standbys and repairs look for us. Tried again for one to
+    two seconds. After that the work goes on without it, and the handle goes on trying: presence is
+    advice only."""
+    for attempt in range(PRESENCE_TRIES):
+        if attempt > 0:
+            yield Pause(backoff_s(attempt, chance, base_s=0.02, limit_s=1))
+        try:
+            yield CreateNode(path, value.encode(), ephemeral=True)
+            return
+        except AlreadyExists:
+            return  # from a try before
+        except DlogError as error:
+            refused = error
+            if error.retry is not Retry.NOW:
+                break
+    _log.warning("not present at %s yet, others may take us for dead: %s", path, refused)
 
 
 def withdraw(path: str, chance: Chance, asked: Callable[[], None]) -> Procedure[None]:

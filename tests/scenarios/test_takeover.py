@@ -169,7 +169,7 @@ def test_a_segment_is_kept_behind_one_that_got_no_seam() -> None:
     it one that names the predecessor of the empty one."""
     stage = Stage()
     writer = stage.writer("w")
-    stage.until(lambda: stage.oracle.now is not None)
+    stage.until(lambda: stage.oracle.now is not None and bool(stage.log.segments))
     empty = stage.newest()
     stage.close_by_a_stranger(empty, 0)
     stage.until(lambda: len(stage.log.unsealed) == 2)

@@ -226,3 +226,23 @@ def test_a_removed_log_is_made_anew_where_a_log_may_be_made() -> None:
     assert found.number == removed.next_number
     assert log.meta.options.segment_bytes == 1 << 20
     assert found.end == log.meta.end
+
+
+def test_the_uid_of_a_log_that_may_have_been_made_is_given_to_no_other() -> None:
+    """A creation that nobody answered came late, and that log was removed meanwhile."""
+    log = small(sealed=True)
+    log.change(state=LogState.DELETED, segments=())
+    log.before(COMMITTED, lambda: log.change(uid="made and removed"))
+    opened_new = log.run(take_over(opening(create=LogOptions())))
+    assert opened_new.seen.meta.uid == "token"
+
+
+@pytest.mark.parametrize("policy", ["always", "if_dead"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_writer_is_present_before_the_log_names_it(policy: Takeover, *, sealed: bool) -> None:
+    log = small(sealed=sealed)
+    presence = LAYOUT.presence(NAME, OURS.token)
+    seen: list[bool] = []
+    log.before(COMMITTED if sealed else CLAIMED, lambda: seen.append(presence in log.nodes))
+    opened(log, policy)
+    assert seen == [True]
