@@ -48,9 +48,12 @@ class Layout:
         """Ephemeral, of one writer handle: it is there as long as that handle's process is."""
         return f"{self.log(name)}/writer/{token}"
 
+    def jobs(self, name: str) -> str:
+        return f"{self.log(name)}/jobs"
+
     def job(self, name: str, token: str) -> str:
-        """Ephemeral, of a job that fills a ledger of the log."""
-        return f"{self.log(name)}/jobs/{token}"
+        """Ephemeral, of a job that fills a ledger of the log, or has yet to publish it."""
+        return f"{self.jobs(name)}/{token}"
 
     def stream(self, name: str) -> str:
         return f"{self.streams}/{_log_node(name)}"

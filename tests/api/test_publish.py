@@ -560,7 +560,8 @@ async def test_fsck_tells_what_jobs_left_and_deletes_it(api: Api) -> None:
     async with api.connect() as client:
         segment = await client.admin.open_segment("log", job="alive")
         await segment.append_many(A)
-        left = await fill(client.admin, B)
+        async with api.connect() as gone:
+            left = await fill(gone.admin, B)
         report = await checked(api, grace_s=0)
         told = {each.where.ledger_id: each.kind.value for each in report.findings}
         assert told[segment.ledger_id] == "maybe_in_use"

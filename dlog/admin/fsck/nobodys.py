@@ -4,6 +4,8 @@ Procedures, each of which looks again at what it rests on before it deletes anyt
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dlog.admin.discard import Discarding, discard
 from dlog.admin.doomed import delete_ledger
@@ -11,7 +13,7 @@ from dlog.admin.fsck.lists import walk_list
 from dlog.admin.fsck.orphans import JOB, Mark, Owner, judge, mark_of
 from dlog.admin.fsck.report import Action, Ended, Kind
 from dlog.chance import Chance
-from dlog.effects import DeleteNode, LookAtLedger, Procedure, ReadNode
+from dlog.effects import DeleteNode, ListNodes, LookAtLedger, Procedure, ReadNode
 from dlog.errors import NotFound
 from dlog.meta.layout import Layout
 
@@ -24,7 +26,7 @@ def delete_orphan(
     info = yield LookAtLedger(ledger_id)  # before the list is read
     mark = mark_of(info, now_us)
     if mark is not None and mark.role == JOB:
-        mark = yield from present_or_not(name, layout, mark)
+        mark = (yield from present_jobs(name, layout)).weigh(mark)
     walk = yield from walk_list(name, layout)
     if mark is None or walk.seen is None or mark.uid != walk.meta.uid:
         return Ended.REFUSED, "it does not say any more that it is of this log"
@@ -44,15 +46,36 @@ def delete_orphan(
     return Ended.DONE, "fenced and deleted"
 
 
-def present_or_not(name: str, layout: Layout, mark: Mark) -> Procedure[Mark]:
-    """Is the job there that filled it? Of one without a name nobody knows."""
-    if not mark.token:
-        return mark
-    try:
-        yield ReadNode(layout.job(name, mark.token))
-    except NotFound:
+@dataclass(frozen=True, slots=True)
+class PresentJobs:
+    """Who is present for segments of one log, by token: the names of their jobs."""
+
+    names: Mapping[str, bytes]
+
+    def weigh(self, mark: Mark) -> Mark:
+        """Is the job there that filled this? It is, while it is present for any segment of its: it
+        publishes them together. Of a ledger without a token nobody knows; one that does not name
+        its job may be of any."""
+        names = self.names
+        is_there = mark.token in names or mark.job in names.values()
+        if not mark.token or is_there or (mark.job is None and names):
+            return mark
         return dataclasses.replace(mark, is_present=False)
-    return mark
+
+
+def present_jobs(name: str, layout: Layout) -> Procedure[PresentJobs]:
+    names: dict[str, bytes] = {}
+    try:
+        yield ReadNode(layout.log(name))  # behind a sync, and so is what follows
+        tokens = yield ListNodes(layout.jobs(name))
+    except NotFound:
+        return PresentJobs(names)
+    for token in tokens:
+        try:
+            names[token] = (yield ReadNode(layout.job(name, token), fresh=False)).value
+        except NotFound:
+            continue
+    return PresentJobs(names)
 
 
 def delete_unused_page(name: str, layout: Layout, path: str) -> Procedure[Said]:

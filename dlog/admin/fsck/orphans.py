@@ -4,9 +4,9 @@ and epoch it was made.
 It is not listed and never can be, if its id does not exceed every id that its log ever listed, or
 its epoch is over, or its log was removed. That needs no clock, and no word from whoever made it;
 only who may still be at deleting it (a standby, the writer of this epoch) is given a grace.
-What a job filled may be published as long as its id is above: it is nobody's when the job is not
-there any more, and nothing was added to it for the grace; deleting it takes a mark in the log meta
-first (`admin.discard`).
+What a job filled may be published as long as its id is above: it is nobody's when nobody is present
+for any segment of that job, and nothing was added to any of them for the grace; deleting it takes a
+mark in the log meta first (`admin.discard`).
 Anything else may be in use this very moment, by a writer that has it ready, a standby, an opener:
 it is told of, and left alone. So is a ledger of a log that is not known here: another root may
 share the ledgers. Where none can, and the ledger has messages, the metadata of its log was lost. As
@@ -18,7 +18,8 @@ What is judged was found *before* the lists were read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dlog.admin.fsck.lists import Walk
@@ -43,6 +44,7 @@ class Mark:
     age_s: float | None = None  # None: nobody knows
     token: str = ""  # of whoever made it
     is_present: bool = True  # a job, as far as anybody knows
+    job: bytes | None = None  # its name, which its segments share; None: an earlier version made it
 
 
 def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
@@ -57,7 +59,29 @@ def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
         _number(custom.get("epoch")),
         None if info.made_us is None else (now_us - info.made_us) / 1e6,
         custom.get("token", b"").decode("utf-8", "replace"),
+        job=custom.get("job"),
     )
+
+
+def as_siblings(marks: Mapping[int, Mark]) -> dict[int, Mark]:
+    """What a job did in one ledger shows that it was there for all of them: all are as young as the
+    youngest. One whose age nobody knows makes that of all unknown."""
+    families: dict[tuple[str, bytes], list[Mark]] = {}
+    for mark in marks.values():
+        families.setdefault(_family(mark), []).append(mark)
+    youngest = {
+        family: min((-1.0 if each.age_s is None else each.age_s) for each in its)
+        for family, its in families.items()
+    }
+    found = {}
+    for ledger_id, mark in marks.items():
+        age_s = youngest[_family(mark)]
+        found[ledger_id] = dataclasses.replace(mark, age_s=None if age_s < 0 else age_s)
+    return found
+
+
+def _family(mark: Mark) -> tuple[str, bytes]:
+    return mark.uid, mark.job or mark.token.encode()
 
 
 def _number(raw: bytes | None) -> int | None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from dlog.admin.fsck.judge import Judge
 from dlog.admin.fsck.lists import Walk, walk_list
-from dlog.admin.fsck.nobodys import present_or_not
-from dlog.admin.fsck.orphans import JOB, Mark, Owner, judge, mark_of, strangers
+from dlog.admin.fsck.nobodys import PresentJobs, present_jobs
+from dlog.admin.fsck.orphans import JOB, Mark, Owner, as_siblings, judge, mark_of, strangers
 from dlog.admin.fsck.plan import plan_of
 from dlog.admin.fsck.report import LogChecked, NotChecked, Report, Where
 from dlog.admin.fsck.segments import ALL, Look, listed_now, look_at
@@ -171,6 +171,7 @@ class _Fsck:
                 continue
             owners[walk.meta.uid] = Owner.of(walk)
         unknown: dict[str, list[int]] = {}
+        marks = marks | await self._of_jobs(marks, owners)
         for ledger_id, mark in sorted(marks.items()):
             owner = owners.get(mark.uid)
             if owner is None:
@@ -178,8 +179,6 @@ class _Fsck:
                 continue
             if ledger_id not in owner.kept:
                 self._counts.ledgers += 1
-                if mark.role == JOB:
-                    mark = await self._of_job(ledger_id, mark, owner)
             finding = judge(ledger_id, mark, owner, self._options.grace_s)
             if finding is None or (finding.is_damage and await self._is_gone(ledger_id)):
                 continue
@@ -191,23 +190,36 @@ class _Fsck:
                 are_lost = await have_messages(self._stores, ledger_ids)
                 self._judge.add(strangers(uid, ledger_ids, are_lost=are_lost))
 
-    async def _of_job(self, ledger_id: int, mark: Mark, owner: Owner) -> Mark:
-        """Is it there, and since when was nothing added? Nobody wrote down when it left; when it
-        added its last entry, it was there."""
+    async def _of_jobs(self, marks: dict[int, Mark], owners: dict[str, Owner]) -> dict[int, Mark]:
+        """Are the jobs there that filled what is not listed, and since when was nothing added to
+        any ledger of theirs? Nobody wrote down when a job left; when it added its last entry
+        anywhere, it was there."""
         stores = self._stores
-        driver = Driver(stores.meta, stores.ledgers)
-        try:
-            mark = await driver.run(present_or_not(owner.name, stores.layout, mark))
-            if mark.is_present or mark.age_s is None:
-                return mark
-            written_us = await self._last_written_us(ledger_id, owner.meta.digest)
-        except NotFound:
+        present: dict[str, PresentJobs] = {}
+        found: dict[int, Mark] = {}
+        for ledger_id, mark in marks.items():
+            owner = owners.get(mark.uid)
+            if mark.role != JOB or owner is None or ledger_id in owner.kept:
+                continue
+            try:
+                if owner.name not in present:
+                    looking = present_jobs(owner.name, stores.layout)
+                    present[owner.name] = await Driver(stores.meta, stores.ledgers).run(looking)
+                found[ledger_id] = mark = present[owner.name].weigh(mark)
+                found[ledger_id] = await self._idle(ledger_id, mark, owner)
+            except NotFound:
+                continue
+            except DlogError as error:
+                where = Where(log=owner.name, ledger_id=ledger_id)
+                self._judge.not_checked.append(NotChecked(where, error.message))
+                found[ledger_id] = dataclasses.replace(mark, age_s=None)
+        return as_siblings(found)
+
+    async def _idle(self, ledger_id: int, mark: Mark, owner: Owner) -> Mark:
+        if mark.is_present or mark.age_s is None:
             return mark
-        except DlogError as error:
-            where = Where(log=owner.name, ledger_id=ledger_id)
-            self._judge.not_checked.append(NotChecked(where, error.message))
-            return dataclasses.replace(mark, age_s=None)
-        idle_s = (stores.clock.wall_us() - written_us) / 1e6
+        written_us = await self._last_written_us(ledger_id, owner.meta.digest)
+        idle_s = (self._stores.clock.wall_us() - written_us) / 1e6
         return dataclasses.replace(mark, age_s=min(mark.age_s, idle_s))
 
     async def _last_written_us(self, ledger_id: int, digest: str) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlog.admin.fsck.orphans import Mark, Owner, judge, mark_of, strangers
+from dlog.admin.fsck.nobodys import PresentJobs
+from dlog.admin.fsck.orphans import Mark, Owner, as_siblings, judge, mark_of, strangers
 from dlog.admin.fsck.report import Action, Kind, Severity
 from dlog.ledger.store import LedgerInfo, LedgerSpec, LedgerState
 from dlog.meta.log_meta import LogMeta, LogState
@@ -107,3 +108,43 @@ def test_marks_are_read_from_metadata() -> None:
     assert mark_of(ours, 9_000_000) == Mark("u", b"", 3, 5, 7.0, "t")
     odd = info(application=b"dlog", number=b"-3", epoch=b"x")
     assert mark_of(odd, 0) == Mark("", b"", None, None, None)
+
+
+def of_job(job: bytes | None, token: str, age_s: float | None = 200.0) -> Mark:
+    return dataclasses.replace(left(age_s), job=job, token=token, is_present=True)
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_present"),
+    [
+        (of_job(b"night", "its own"), True),
+        (of_job(b"night", "another process"), True),
+        (of_job(b"day", "another process"), False),
+        (of_job(b"day", "its own"), True),  # as an earlier version named it
+        (of_job(None, "another process"), True),  # whose it is nobody knows
+        (of_job(b"day", ""), True),
+    ],
+)
+def test_a_job_is_there_while_it_is_present_for_any_segment(
+    mark: Mark, *, is_present: bool
+) -> None:
+    assert PresentJobs({"its own": b"night"}).weigh(mark).is_present is is_present
+
+
+def test_without_anybody_no_job_is_there() -> None:
+    for mark in (of_job(b"day", "token"), of_job(None, "token")):
+        assert not PresentJobs({}).weigh(mark).is_present
+
+
+def test_segments_of_a_job_are_as_old_as_the_youngest() -> None:
+    marks = {
+        1: of_job(b"night", "a", 900.0),
+        2: of_job(b"night", "b", 5.0),
+        3: of_job(b"day", "c", 900.0),
+        4: of_job(b"unknown", "d", None),
+        5: of_job(b"unknown", "e", 900.0),
+        6: of_job(None, "f", 900.0),
+        7: of_job(None, "g", 5.0),
+    }
+    ages = {ledger_id: mark.age_s for ledger_id, mark in as_siblings(marks).items()}
+    assert ages == {1: 5.0, 2: 5.0, 3: 900.0, 4: None, 5: None, 6: 900.0, 7: 5.0}
