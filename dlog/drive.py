@@ -164,8 +164,8 @@ class Driver:
                 return await self.ledgers.recover(ledger_id, digest=digest, fenced=fenced)
             case CloseLedger(ledger_id=ledger_id):
                 return await self.appenders[ledger_id].close()
-            case LookAtLedger(ledger_id=ledger_id):
-                return await self.ledgers.info(ledger_id)
+            case LookAtLedger(ledger_id=ledger_id, digest=digest):
+                return await self.ledgers.info(ledger_id, digest=digest)
             case DeleteLedger(ledger_id=ledger_id):
                 self.let_go(ledger_id)
                 return await self.ledgers.delete(ledger_id)

@@ -165,9 +165,11 @@ class Release(Effect):
 
 @dataclass(frozen=True, slots=True)
 class LookAtLedger(Effect):
-    """→ `LedgerInfo`, not older than the question."""
+    """→ `LedgerInfo`, not older than the question. With `digest`, which the log was made with,
+    `AuthError` if the ledger could not be recovered with it and our password."""
 
     ledger_id: int
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

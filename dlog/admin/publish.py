@@ -52,6 +52,7 @@ from dlog.meta.published import PublishedBatch
 from dlog.meta.shards import refuse_unless_shard
 from dlog.wire.batch import Birth, ControlKind, decode, decode_header
 from dlog.writer.filled import FilledSegment
+from dlog.writer.preconditions import check_ledgers
 from dlog.writer.segments import BIRTH_ENTRY, decide_end
 from dlog.writer.takeover import (
     Opening,
@@ -252,6 +253,7 @@ def _find(publishing: Publishing) -> Procedure[Seen]:
 
 def _take_over(publishing: Publishing, seen: Seen, sealed: list[Sealed]) -> Procedure[None]:
     opening, token = publishing.opening, publishing.token
+    yield from check_ledgers(opening.name, seen.meta)  # before anybody is ended for it
 
     def claim(meta: LogMeta) -> LogMeta:
         if publishing.answered(meta) is not None:

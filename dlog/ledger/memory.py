@@ -409,9 +409,11 @@ class MemoryLedgerStore:
         self._readers.add(reader)
         return reader
 
-    async def info(self, ledger_id: int) -> LedgerInfo:
+    async def info(self, ledger_id: int, *, digest: str | None = None) -> LedgerInfo:
         await self._turn()
-        return self._world.info(ledger_id)
+        info = self._world.info(ledger_id)
+        check_digest(ledger_id, info.spec.digest, digest)
+        return info
 
     async def recover(
         self,

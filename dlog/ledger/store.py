@@ -61,6 +61,8 @@ class LedgerInfo:
     closed: ClosedLedger | None  # exactly when the state is CLOSED
     spec: LedgerSpec
     made_us: int | None = None  # by the clock of who made it; None: nobody wrote that down
+    # The option that says where ledgers are kept, with its value, where there is one.
+    place: str | None = field(default=None, compare=False)
 
 
 @runtime_checkable
@@ -219,7 +221,10 @@ class LedgerStore(Protocol):
         asked once more whether there is one."""
         ...
 
-    async def info(self, ledger_id: int) -> LedgerInfo: ...
+    async def info(self, ledger_id: int, *, digest: str | None = None) -> LedgerInfo:
+        """`NotFound`. With `digest`, `AuthError` where `recover` would refuse an open ledger: so
+        an opener learns that before it ends anybody."""
+        ...
 
     async def recover(
         self,

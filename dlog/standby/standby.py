@@ -21,6 +21,7 @@ from dlog.effects import Effect, Pause, Procedure, WaitNode
 from dlog.errors import (
     ConfigError,
     Conflict,
+    Corrupt,
     DlogError,
     Fenced,
     ForkedHandle,
@@ -41,6 +42,7 @@ from dlog.reader.segments import SegmentView
 from dlog.standby.core import Post, StandbyCore
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner
+from dlog.writer.preconditions import check_ledgers
 from dlog.writer.takeover import StoodBy
 from dlog.writer.writer import Writer
 
@@ -75,6 +77,7 @@ class Standby:
             )
         )
         self._keeping: asyncio.Task[None] | None = None
+        self._checked = False  # that the ledgers of the log fit
         self._taking = False
         self._writer: Writer | None = None
         self._pid = os.getpid()
@@ -87,6 +90,7 @@ class Standby:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._driver.run(self._core.begin(create, self._stores.chance.token()))
+                await self._check_ledgers()
         except TimeoutError as error:
             if isinstance(error, DlogError):
                 raise
@@ -94,6 +98,18 @@ class Standby:
                 self._driver, "opened for standing by", self._name, timeout_ms
             ) from self._driver.in_the_way
         self._keep_ready()
+
+    async def _check_ledgers(self) -> None:
+        """Refuse now what a takeover would refuse."""
+        meta = self._core.meta
+        try:
+            self._checked = await self._driver.run(check_ledgers(self._name, meta))
+        except Corrupt:
+            pass  # a takeover looks again, and tells
+        except ConfigError:
+            await self._driver.run(self._core.look())
+            if self._core.meta == meta:  # else the log changed while we looked
+                raise
 
     def own(self, client: Closeable) -> None:
         """Close this client with us."""
@@ -247,7 +263,7 @@ class Standby:
         return self._core.ready.ledger_id
 
     def brings(self) -> StoodBy:
-        return self._core.brings()
+        return dataclasses.replace(self._core.brings(), checked=self._checked)
 
     def give_to(self, engine: AppenderListener) -> Appender:
         ledger_id = self._core.ready.ledger_id

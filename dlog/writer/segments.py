@@ -36,11 +36,13 @@ def new_ledger(
     return _born_ledger(meta, birth, custom, now_us, room)
 
 
-def standby_ledger(meta: LogMeta, *, token: str, now_us: int) -> Procedure[int]:
+def standby_ledger(
+    meta: LogMeta, *, token: str, now_us: int, room: str = "standby"
+) -> Procedure[int]:
     """The same, before anybody knows the number and the epoch: its birth says `standby`, and the
     seam will say the true ones."""
     birth = Birth(meta.uid, "standby", None, None, token)
-    return _born_ledger(meta, birth, {"role": b"standby"}, now_us, "standby")
+    return _born_ledger(meta, birth, {"role": b"standby"}, now_us, room)
 
 
 def job_ledger(meta: LogMeta, *, token: str, now_us: int, job: str = "") -> Procedure[int]:
@@ -233,10 +235,11 @@ def decide_end(end: End, found: list[Found]) -> Decided:
     return Decided(tuple(kept), tuple(dropped), end)
 
 
-def ledger_gone(segment: Segment, name: str) -> Corrupt:
+def ledger_gone(segment: Segment, name: str, place: str | None = None) -> Corrupt:
+    where = "" if place is None else f" at {place}"
     return Corrupt(
         f"ledger {segment.ledger_id} of segment {segment.number} is in the list of log {name!r} "
-        "but not in the ledger store",
+        f"but not in the ledger store{where}",
         log=name,
         ledger_id=segment.ledger_id,
     )

@@ -1,11 +1,12 @@
 """Becoming the writer: claim, fence and recover, decide the end, commit, as one procedure.
 
-  1. *Read* the log meta, or create it. 2. *Claim*: a compare-and-set of epoch + 1 with our token;
-  from here the old writer can list nothing more, so the last two ledgers are the last two. 3.
-  *Recover* every unsealed segment, while our own next ledger is made and born. 4. *Decide* the end,
-  once all of them are closed. 5. *Commit*: a compare-and-set that seals what stays, drops what goes
-  and lists our ledger. Only then may the seam, then data, be written; `Opened` is what the core
-  starts from.
+  1. *Read* the log meta, or create it. 2. *Prove* that we can finish (see `preconditions`): the
+  ledgers in the list fit, and our own next ledger is made and born. A refusal here costs the old
+  writer nothing. 3. *Claim*: a compare-and-set of epoch + 1 with our token; from here the old
+  writer can list nothing more, so the last two ledgers are the last two. 4. *Recover* every
+  unsealed segment. 5. *Decide* the end, once all of them are closed. 6. *Commit*: a compare-and-set
+  that seals what stays, drops what goes and lists our ledger. Only then may the seam, then data, be
+  written; `Opened` is what the core starts from.
 
 Conflict and unknown replies are resolved by token (see `meta.cas`); a re-read that shows another
 token means somebody claimed after us, and we are lost for good. One round has exactly one winner. A
@@ -36,6 +37,7 @@ from dlog.effects import (
 )
 from dlog.errors import (
     AlreadyExists,
+    ConfigError,
     Conflict,
     Corrupt,
     DlogError,
@@ -53,6 +55,7 @@ from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.shards import ShardLog, refuse_unless_shard
 from dlog.options import LogOptions, Takeover
 from dlog.reason import ReasonCode, Wait
+from dlog.writer.preconditions import check_ledgers, drop_ledger, prepare_ledger
 from dlog.writer.producers import Producers, count_producers
 from dlog.writer.ready import ReadyLedger
 from dlog.writer.segments import Found, decide_end, ledger_gone, new_ledger, recover_segment
@@ -82,6 +85,7 @@ class StoodBy:
 
     ready: ReadyLedger
     seen: Seen  # may be old by now: every change is a compare-and-set
+    checked: bool = False  # that the ledgers of the log fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Opening:
     stood_by: StoodBy | None = None
     copies: str | None = None  # uid of the log that this one is a copy of, to be gone on with
     shard: ShardLog | None = None  # which the log is; its stream made it
+    ahead: ReadyLedger = field(default_factory=ReadyLedger)  # ours, born before the claim
 
     @property
     def path(self) -> str:
@@ -109,10 +114,15 @@ class Opening:
 def take_over(opening: Opening) -> Procedure[Opened]:
     known = opening.stood_by
     try:
-        return (yield from _take_over(opening, known))
+        opened = yield from _take_over(opening, known)
+    except DlogError:
+        yield from drop_ledger(opening.ahead)
+        raise
     finally:
         if known is not None:
             known.ready.put_back()
+    yield from drop_ledger(opening.ahead)  # the list grew past it, and names another one
+    return opened
 
 
 def _take_over(opening: Opening, known: StoodBy | None) -> Procedure[Opened]:
@@ -124,6 +134,11 @@ def _take_over(opening: Opening, known: StoodBy | None) -> Procedure[Opened]:
         else:
             seen = yield from _find(opening, uid)
             uid = opening.chance.token()  # the one before may have been sent, and be a log's by now
+        # Before any wait: a client that cannot take over is told so at once.
+        if not (yield from _ledgers_fit(opening, seen)):
+            yield Pause(backoff_s(attempt, opening.chance))
+            attempt, known = attempt + 1, None
+            continue
         try:
             waited = yield from _admit(opening, seen)
         except Conflict:
@@ -257,6 +272,21 @@ def _admit(opening: Opening, seen: _Sight) -> Procedure[bool]:
         waited = True
 
 
+def _ledgers_fit(opening: Opening, seen: _Sight) -> Procedure[bool]:
+    """Raise if they do not. False when the log changed while we looked: look again."""
+    known = opening.stood_by
+    if seen.version is None or (known is not None and known.checked):
+        return True
+    try:
+        yield from check_ledgers(opening.name, seen.meta)
+    except (ConfigError, Corrupt):
+        now = yield from _find_ours(opening)
+        if now is not None and now.version == seen.version:
+            raise
+        return False
+    return True
+
+
 # --- every segment is sealed: claim and commit in one
 
 
@@ -359,6 +389,7 @@ def _claim_and_recover(opening: Opening, seen: _Sight) -> Procedure[Opened | Non
     """None when another writer came in before us, whom the policy has to admit: look again."""
     assert seen.version is not None
     token = opening.mark.token
+    yield from _prepare(opening, seen.meta)
 
     def claim(meta: LogMeta) -> LogMeta:
         _refuse_another_log(opening, meta)
@@ -443,9 +474,9 @@ def recover_listed(
 
 
 def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
-    known = opening.stood_by
-    if known is not None and (ready := known.ready.take(claimed)) is not None:
-        return ready
+    for ready in _held(opening):
+        if (ready_id := ready.take(claimed)) is not None:
+            return ready_id
     watch = opening.stopwatch
     began_s = watch.now_s()
     ledger_id = yield from new_ledger(
@@ -460,9 +491,25 @@ def _born(opening: Opening, claimed: LogMeta) -> Procedure[int]:
     return ledger_id
 
 
-def _ready(opening: Opening, ledger_id: int) -> ReadyLedger | None:
+def _prepare(opening: Opening, meta: LogMeta) -> Procedure[None]:
+    """Our own ledger, born before anybody is ended for it."""
+    watch = opening.stopwatch
+    if not any(ready.fits(meta) for ready in _held(opening)):
+        began_s = watch.now_s()
+        token, now_us = opening.mark.token, opening.now_us()
+        yield from prepare_ledger(opening.ahead, meta, token=token, now_us=now_us)
+        watch.beside("birth", watch.now_s() - began_s)
+    watch.lap("detect")
+
+
+def _held(opening: Opening) -> tuple[ReadyLedger, ...]:
+    """Ledgers that were born beforehand."""
     known = opening.stood_by
-    return known.ready if known is not None and known.ready.ledger_id == ledger_id else None
+    return (opening.ahead,) if known is None else (known.ready, opening.ahead)
+
+
+def _ready(opening: Opening, ledger_id: int) -> ReadyLedger | None:
+    return next((each for each in _held(opening) if each.ledger_id == ledger_id), None)
 
 
 def _offer(opening: Opening, ledger_id: int) -> None:

@@ -10,17 +10,19 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class TakeoverTimes:
     """Milliseconds from the call to an open writer. `detect` to `seam` follow each other, and
-    `total_ms` is their sum; `birth_ms` passes beside fence and recover. A log that was left sealed
-    needs no claim, and nothing to fence: these are 0, and its one compare-and-set is the commit."""
+    `total_ms` is their sum; `birth_ms` is a part of them. A log that was left sealed needs no
+    claim, and nothing to fence: these are 0, and its one compare-and-set is the commit."""
 
     detect_ms: float = 0.0
-    """Until the log meta was read and the takeover policy let us in; waiting included."""
+    """Until the log meta was read, the takeover policy let us in (waiting included), and it was
+    proven that we can finish: the ledgers of the log fit, and our own one is born."""
     claim_ms: float = 0.0
     """The compare-and-set that gives us the epoch."""
     fence_ms: float = 0.0
     """Until the ledgers of the one before take no more: of those at once, the slowest."""
     recover_ms: float = 0.0
-    """Until they are closed and read, and our own ledger is there."""
+    """Until they are closed and read. Of a log that was left sealed: until our own ledger is
+    born."""
     commit_ms: float = 0.0
     """The compare-and-set that lists our ledger."""
     seam_ms: float = 0.0

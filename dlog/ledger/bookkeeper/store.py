@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import warnings
@@ -249,9 +250,21 @@ class BookKeeperLedgerStore:
         bookie_ids = {bookie_id for fragment in fragments for bookie_id in fragment.ensemble}
         await asyncio.gather(*map(learn, sorted(bookie_ids)))
 
-    async def info(self, ledger_id: int) -> LedgerInfo:
+    async def info(self, ledger_id: int, *, digest: str | None = None) -> LedgerInfo:
         self._check_usable()
-        return info_of(await self._nodes.read_fresh(ledger_id))
+        try:
+            stored = await self._nodes.read_fresh(ledger_id)
+        except NotFound as error:
+            await self._ready()  # or there are no ledgers at all here
+            told = f"{error.message} at {self._place}"
+            raise NotFound(told, ledger_id=ledger_id, place=self._place) from error
+        if digest is not None:
+            self._passwords.digest_of(stored, digest)
+        return dataclasses.replace(info_of(stored), place=self._place)
+
+    @property
+    def _place(self) -> str:
+        return f"ledgers={self._root!r}"
 
     async def recover(
         self,
@@ -418,8 +431,10 @@ class BookKeeperLedgerStore:
                 try:
                     await self._registry.open()
                 except NotFound as error:
-                    raise NotFound(
-                        f"no BookKeeper cluster keeps its metadata at {self._root}", path=self._root
+                    raise ConfigError(
+                        f"{self._place}: no BookKeeper cluster keeps its metadata at {self._root}; "
+                        "it must be the root below which bookies register",
+                        path=self._root,
                     ) from error
                 self._is_ready = True
                 self._health.begin(self._ask_bookie)

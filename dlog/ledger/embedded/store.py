@@ -144,9 +144,11 @@ class EmbeddedLedgerStore:
         self._readers.add(reader)
         return reader
 
-    async def info(self, ledger_id: int) -> LedgerInfo:
+    async def info(self, ledger_id: int, *, digest: str | None = None) -> LedgerInfo:
         await self._prepare()
-        return (await self._nodes.read(ledger_id)).info
+        node = await self._nodes.read(ledger_id)
+        check_digest(ledger_id, node.spec.digest, digest)
+        return node.info
 
     async def recover(
         self,
