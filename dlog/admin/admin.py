@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+from dlog.admin.clocks import compare_clocks
 from dlog.admin.collect import collect
 from dlog.admin.collect_plan import plan_collection
 from dlog.admin.describe import describe, segments_of, summarize, told_hold
@@ -330,9 +332,14 @@ class Admin(MetaMoves, Jobs):
         stores = await self._get_stores(False)
 
         verb = plan_collection if dry_run else collect
-        return await self._look_at_site(
-            name, lambda view, site: verb(view, site, stores.clock.wall_us)
-        )
+        clocks = await compare_clocks(stores, name)
+
+        def by_both_clocks(view: SegmentView, site: Site) -> Procedure[Collection]:
+            told = yield from verb(view, site, clocks.now_us, clocks.newest_us)
+            problems = (*told.problems, *clocks.problems(view.meta))
+            return dataclasses.replace(told, problems=problems)
+
+        return await self._look_at_site(name, by_both_clocks)
 
     async def terminate(self, name: str) -> None:
         """No more messages, for good: a writer is fenced first, readers come to an end behind the

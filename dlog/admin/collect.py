@@ -26,7 +26,7 @@ from dlog.meta.log_meta import LogMeta
 from dlog.meta.pages import refs_from_bytes
 from dlog.meta.retention import SECOND_US
 from dlog.meta.sweep import Site, sweep
-from dlog.meta.truncation import Moved, retain
+from dlog.meta.truncation import Moved, Newest, retain
 from dlog.reader.segments import SegmentView
 
 
@@ -46,9 +46,11 @@ class _Pass:
 _LEDGERS = -1
 
 
-def collect(view: SegmentView, site: Site, now_us: Callable[[], int]) -> Procedure[Collection]:
-    """The view must be fresh."""
-    moved: Moved = yield from retain(site, now_us())
+def collect(
+    view: SegmentView, site: Site, now_us: Callable[[], int], newest_us: Newest | None = None
+) -> Procedure[Collection]:
+    """The view must be fresh. `newest_us` as of `retain`."""
+    moved: Moved = yield from retain(site, now_us(), newest_us=newest_us)
     at_work = _Pass(site, now_us, moved.seen, left=ledgers_left(moved))
     if moved.unswept is not None:
         at_work.problems.append(str(moved.unswept))

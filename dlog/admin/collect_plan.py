@@ -13,16 +13,16 @@ from dlog.effects import LookAtLedger, Procedure, ReadNode
 from dlog.errors import Corrupt, NotFound, Timeout, Unavailable
 from dlog.meta.pages import page_from_bytes, refs_from_bytes
 from dlog.meta.sweep import Site
-from dlog.meta.truncation import retain
+from dlog.meta.truncation import Newest, retain
 from dlog.reader.segments import SegmentView
 
 
 def plan_collection(
-    view: SegmentView, site: Site, now_us: Callable[[], int]
+    view: SegmentView, site: Site, now_us: Callable[[], int], newest_us: Newest | None = None
 ) -> Procedure[Collection]:
-    """The view must be fresh."""
+    """The view must be fresh. `newest_us` as of `retain`."""
     now = now_us()
-    moved = yield from retain(site, now, pretend=True)
+    moved = yield from retain(site, now, newest_us=newest_us, pretend=True)
     meta = moved.after
     ledgers = [doomed.ledger_id for doomed in meta.deleting if is_due(doomed.since_us, meta, now)]
     pages = [each for each in meta.deleting_pages if is_due(each.since_us, meta, now)]

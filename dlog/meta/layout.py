@@ -19,6 +19,7 @@ class Layout:
     def __init__(self, root: str = ROOT_DEFAULT) -> None:
         self.root = root
         self.format = f"{root}/format"
+        self.clock = f"{root}/clock-"  # a number follows; gone at once
         self.logs = f"{root}/logs"
         self.streams = f"{root}/streams"
         self.stream_holders = f"{root}/stream_holds"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from dlog.chance import SYSTEM_CHANCE, Chance
+from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import (
     AlreadyExists,
     ConfigError,
@@ -265,6 +266,10 @@ class MemoryMetaStore:
 
     async def sync(self) -> None:
         await self._arrive()
+
+    async def wall_us(self, path: str) -> int:
+        """This machine's: no client is on another one."""
+        return SYSTEM_CLOCK.wall_us()
 
     async def session(self) -> MemorySession:
         self.check_open()

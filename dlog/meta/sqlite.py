@@ -157,6 +157,10 @@ class SqliteMetaStore:
         """Nothing to wait for: each read takes a snapshot that is not older than itself."""
         self._check_open()
 
+    async def wall_us(self, path: str) -> int:
+        """This machine's: no client is on another one."""
+        return SYSTEM_CLOCK.wall_us()
+
     async def session(self) -> SqliteSession:
         self._check_open()
         return self._session.heard_on(asyncio.get_running_loop())

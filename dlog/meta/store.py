@@ -63,6 +63,16 @@ class Watch(Protocol):
     ) -> None: ...
 
 
+@runtime_checkable
+class TellsTime(Protocol):
+    """A store that has a clock. Where it is a server, that is no client's."""
+
+    async def wall_us(self, path: str) -> int:
+        """Microseconds since 1970. May make a node at `path`, with a number appended, that is gone
+        again when this returns."""
+        ...
+
+
 class MetaStore(Protocol):
     async def get(self, path: str) -> Versioned:
         """The node's value and version; `NotFound`."""

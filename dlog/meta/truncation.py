@@ -23,6 +23,7 @@ from dlog.meta.stream_holds import read_all_holds
 from dlog.meta.sweep import Site, foresee, of_its_pages, sweep
 
 Aim = Callable[[Seen], Procedure[Point]]
+Newest = Callable[[LogMeta], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,21 @@ def move_point(
 
 
 def retain(
-    site: Site, now_us: int, *, pretend: bool = False, attempts_max: int | None = None
+    site: Site,
+    now_us: int,
+    *,
+    newest_us: Newest | None = None,
+    pretend: bool = False,
+    attempts_max: int | None = None,
 ) -> Procedure[Moved]:
-    """Truncate what the log's options no longer keep."""
+    """Truncate what the log's options no longer keep. `newest_us` tells which time the ages of its
+    messages count from; None: `now_us`."""
 
     def aim(seen: Seen) -> Procedure[Point]:
+        from_us = now_us if newest_us is None else newest_us(seen.meta)
+
         def find() -> Procedure[Point]:
-            return find_point(site.name, site.layout, seen.meta, now_us)
+            return find_point(site.name, site.layout, seen.meta, from_us)
 
         return (yield from of_its_pages(site, seen, find))
 

@@ -147,6 +147,18 @@ class ZooKeeperMetaStore:
     ) -> Created:
         """Numbers of sequential nodes are counted by the parent, and begin again only if the parent
         itself is deleted and made again."""
+        made, _ = await self._create(path, value, ephemeral=ephemeral, sequential=sequential)
+        return made
+
+    async def wall_us(self, path: str) -> int:
+        """Of the server that leads, to the millisecond: it stamps what is made."""
+        made, stat = await self._create(path, b"", ephemeral=True, sequential=True)
+        await self.delete(made.path, made.version)
+        return int(stat.ctime) * 1000
+
+    async def _create(
+        self, path: str, value: bytes, *, ephemeral: bool, sequential: bool
+    ) -> tuple[Created, Any]:
         wire = self._wire(path)
         check_request(path, wire, self._root, value)
         if path == "/":
@@ -174,7 +186,7 @@ class ZooKeeperMetaStore:
             # The parent counts in 31 bits and went on below zero.
             await self.delete(created.path, created.version)
             raise TooLarge(f"the numbers of sequential nodes are used up: {path}", path=path)
-        return created
+        return created, stat
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         wire = self._wire(path)

@@ -98,6 +98,7 @@ class WriterCore:
         self._codec = CODECS[options.codec]
         self.waits_for_visibility = visible_within_ms(options.visible) is None
         self._window_entries = options.window_entries
+        self.opened_end = opened.end  # where the messages of earlier writers end
         self._last_time_us = opened.end.last_time_us
         self._released: list[Batch] = []
         self.producers = opened.producers  # of what is released

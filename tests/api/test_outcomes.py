@@ -60,7 +60,7 @@ async def test_a_message_on_its_way_is_undecided_until_another_writer_opens(file
     takeover found on the disk is present from then on, what never got there was never appended."""
     old = await file_api.open_writer(window_entries=1)
     await old.append(b"first")
-    with held_at("ledger.synced") as disk:
+    with held_at("ledger.synced", only_first=True) as disk:
         sent = await old.submit(b"written, not synced")
         await eventually(disk.reached.is_set)
         unsent = [await old.submit(b"x" * 400_000) for _ in range(2)]

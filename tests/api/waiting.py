@@ -51,14 +51,17 @@ class Gate:
 
 
 @contextmanager
-def held_at(point: str, side: str = "before") -> Iterator[Gate]:
-    """Whoever reaches `point` stops there. Only for points on threads that are not the test's own:
-    the committer's (`ledger.…`) are."""
+def held_at(point: str, side: str = "before", *, only_first: bool = False) -> Iterator[Gate]:
+    """Whoever reaches `point` stops there; with `only_first`, the thread that does so first. Only
+    for points on threads that are not the test's own: the committer's (`ledger.…`) are."""
     gate = Gate()
+    held = list[int]()
 
     def on_point(reached: str, reached_side: str) -> None:
         if (reached, reached_side) == (point, side):
-            gate.pass_through()
+            held.append(threading.get_ident())
+            if not only_first or held[0] == threading.get_ident():
+                gate.pass_through()
 
     trace.listen(on_point)
     try:

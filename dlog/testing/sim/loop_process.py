@@ -23,13 +23,11 @@ from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
 from dlog.streams.health.bookies import BookieQuarantine
 from dlog.testing.sim.loop import SimLoop
-from dlog.testing.sim.meta_store import MetaTree, SimMetaStore
+from dlog.testing.sim.meta_store import WALL_BASE_US, MetaTree, SimMetaStore
 from dlog.testing.sim.tcp import TcpStack
 from dlog.testing.sim.world import World
 
 T = TypeVar("T")
-
-WALL_BASE_US = 1_750_000_000_000_000
 
 
 class ProcessClock:

@@ -27,6 +27,8 @@ from dlog.testing.sim.loop import SimLoop
 from dlog.testing.sim.metadata import MetaClient, MetaManners, SimMeta
 from dlog.testing.sim.world import World
 
+WALL_BASE_US = 1_750_000_000_000_000
+
 _TOLD_MS = 500.0  # how late a client learns that its session ended
 
 
@@ -167,6 +169,11 @@ class SimMetaStore:
             await self._ask(lambda answer: self._tree.read(self, "/", True, answer))
         except NotFound:
             pass  # the root has no value; it was asked, that is all
+
+    async def wall_us(self, path: str) -> int:
+        """Of a server, whose clock is right."""
+        await self.sync()
+        return WALL_BASE_US + int(self._tree.world.now_ms * 1000)
 
     async def session(self) -> SimSession:
         self.check_open()
