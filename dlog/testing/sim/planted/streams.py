@@ -217,12 +217,13 @@ def shards_that_came_and_went_are_not_looked_at(patch: Patch) -> None:
 
 @plants("I27: a lane that was not the last one is lost", **CROWD)
 def whoever_had_it_last_does_not_count(patch: Patch) -> None:
-    genuine = stream_clients.SimStreamWriter._tell_apart
+    genuine = lanes._note
 
-    def tell_apart(self: Any, number: int) -> Any:
-        return genuine(self, number)._replace(was_last=True)
+    def note(ours: Lanes, gone: Any, answers: Any, unseen: Any, others: Any) -> Any:
+        answers = [each._replace(was_last=True) for each in answers]
+        return genuine(ours, gone, answers, unseen, others)
 
-    patch.setattr(stream_clients.SimStreamWriter, "_tell_apart", tell_apart)
+    patch.setattr(lanes, "_note", note)
 
 
 @plants("I27: a lane whose shard is open is lost", **CROWD)

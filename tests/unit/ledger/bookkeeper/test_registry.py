@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -385,3 +386,36 @@ async def test_closing_leaves_no_task(world: World) -> None:
     await world.registry.close()
     await world.registry.close()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "dlog-bookies"]
+
+
+async def test_a_list_that_fails_leaves_no_call_of_it_running() -> None:
+    """What it asks for together is cut short once one of it failed: else it went on behind the
+    close of the store."""
+
+    class HalfAway(MemoryMetaStore):
+        def __init__(self) -> None:
+            super().__init__(MemoryTree())
+            self.ended: list[str] = []
+
+        async def children(self, path: str) -> list[str]:
+            if path == AVAILABLE:
+                await asyncio.sleep(0)
+                raise Unavailable("away", missing=("zookeeper",))
+            return await self._hang(path)
+
+        async def get(self, path: str) -> Versioned:
+            return await self._hang(path)
+
+        async def _hang(self, path: str) -> Any:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.ended.append(path)
+
+    meta = HalfAway()
+    before = asyncio.all_tasks()
+    with pytest.raises(Unavailable):
+        await BookieRegistry(meta).refresh()
+    assert len(meta.ended) == 2
+    assert asyncio.all_tasks() == before
+    await meta.close()
