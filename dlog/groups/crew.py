@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlog.clock import Clock
+from dlog.errors import DlogError
 from dlog.groups.asks import Fenced, Order, ShardStopped, Shutdown, StartShard, StopFetch
 from dlog.groups.consumer import StopReason
 from dlog.groups.heart import Heart
@@ -16,7 +17,7 @@ from dlog.groups.hub import Hub
 from dlog.groups.letters import error_text
 from dlog.groups.shard_run import ShardRun
 from dlog.groups.workers import with_cause
-from dlog.reason import Plain, Reason, ReasonCode, Wait, time_text
+from dlog.reason import Plain, Reason, ReasonCode, Wait, time_text, told_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,22 @@ class Crew:
             assert self.hub is not None
             self.hub.heart.abandon()
 
+    def _ended(self, heart: Heart) -> Wait | None:
+        """Why the worker ended. From then on nobody asks its loop for turns."""
+        if not heart.ended.done():
+            return None
+        error = self.failure or heart.ended.exception()
+        if error is None:
+            why = heart.ended.result()
+            return Wait(ReasonCode.ENDED, f"the worker has ended: {why}", {"why": why})
+        evidence = told_of(error) if isinstance(error, DlogError) else {"error": error_text(error)}
+        return Wait(ReasonCode.LOST, f"the worker has ended: {error_text(error)}", evidence)
+
     def why(self, after_s: float) -> Reason | None:
         hub = self.hub
         assert hub is not None
+        if (ended := self._ended(hub.heart)) is not None:
+            return ended.told(now_s=self._clock.monotonic_s(), now_us=self._clock.wall_us())
         waits = list(self.waits(after_s if after_s > 0 else math.inf).values())
         facts = hub.heart.facts()
         for log in sorted(facts.failed):

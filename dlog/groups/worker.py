@@ -16,6 +16,7 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
@@ -153,7 +154,8 @@ class Worker:
         return resumed
 
     def why(self) -> Reason | None:
-        """What it waits for, or what does not get on; None while all is well."""
+        """What it waits for, or what does not get on; None while all is well. Once the worker has
+        ended, why it did."""
         return self._crew.why(self._options.stall_after_ms / 1000)
 
     async def wait(self, timeout: float | None = None) -> str | None:
@@ -161,10 +163,11 @@ class Worker:
         process goes by its name) or is closed: why. None when the time is over before. Of a bounded
         job whose shard failed, raises what it failed with."""
         self._check()
-        ended = asyncio.wrap_future(self._heart.ended)
+        ended = self._heart.ended
         try:
             async with asyncio.timeout(timeout):
-                why = await asyncio.shield(ended)
+                # Asked first: an end that was told on another thread takes turns to come here.
+                why = ended.result() if ended.done() else await _told_here(ended)
         except TimeoutError as error:
             if isinstance(error, DlogError):
                 raise
@@ -248,6 +251,11 @@ class Worker:
 
     def __reduce__(self) -> str:
         raise ConfigError("a worker cannot be pickled: open one where it is needed")
+
+
+async def _told_here(ended: Future[str]) -> str:
+    """On this loop. Cancelling abandons the wait only."""
+    return await asyncio.shield(asyncio.wrap_future(ended))
 
 
 async def _beat(heart: Heart, crew: Crew, hub: Hub, stores: Stores) -> None:

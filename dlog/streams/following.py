@@ -360,6 +360,7 @@ class Following:
                 batch.resolve()
         else:  # truncated by now: whose messages those were, nobody can tell any more
             fail_batches(lane.death.error, sent[:there], [])
+            self.failed += sent[:there]
             self.gaps.failed(sent[:there])
         rest = (*sent[there:], *left)
         return Told([each for batch in rest for each in _messages(batch)], was_last)
@@ -456,11 +457,16 @@ class Following:
             resolve_when_done(batch, tickets)
 
     def raise_untold(self) -> None:
-        """An error of a message that is in no shard, if nobody was told yet."""
-        for batch in self.failed:
-            if batch.error is not None and not batch.error_seen:
-                batch.error_seen = True
-                raise batch.error.again()
+        """The first error of a message that is in no shard, or that was on its way to one that was
+        lost, if nobody was told yet. All of them count as told then."""
+        of_lost = (lane.writer._engine.failed_batches for lane in self.lost.values())
+        all_failed = itertools.chain(self.failed, *of_lost)
+        untold = [b for b in all_failed if b.error is not None and not b.error_seen]
+        for batch in untold:
+            batch.error_seen = True
+        if untold:
+            assert untold[0].error is not None
+            raise untold[0].error.again()
 
     def refuse_taken(self, lane: Lane, route: bytes, producer: tuple[int, int]) -> None:
         """A number that a shard before this one took, or behind one that failed."""

@@ -41,7 +41,7 @@ from dlog.streams.lanes import producer_key
 from dlog.streams.reshard import Site
 from dlog.streams.tails import find_log, has_ended
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer
-from dlog.writer.tickets import Ticket
+from dlog.writer.tickets import Ticket, until_resolved
 from dlog.writer.writer import within
 
 _log = logging.getLogger("dlog.streams")
@@ -268,7 +268,9 @@ class StreamWriter:
         return ids.checked()
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Everything submitted by now is acknowledged once this returns."""
+        """Everything submitted by now is acknowledged once this returns, but for messages whose
+        error was told before: by their tickets, or by a flush, which raises the first of those that
+        failed and tells of all."""
         deadline, following = self._deadline(timeout), self._following
         if following.table.refusal is not None:
             raise following.table.refusal.again()
@@ -277,15 +279,11 @@ class StreamWriter:
                 await within(deadline, asyncio.wait([following.moving]), timeout)
                 continue
             moves, lanes = following.moves, following.all_lanes
-            flushes = asyncio.gather(
-                *(lane.writer._engine.flush() for lane in lanes), return_exceptions=True
-            )
-            answers = await within(deadline, flushes, timeout)
+            for last in [lane.writer._engine.last_taken() for lane in lanes]:
+                if last is not None and not last.done:
+                    await within(deadline, until_resolved(last), timeout)
             if moves != following.moves or following.moving is not None:
                 continue
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    raise answer
             following.raise_untold()
             return
 

@@ -78,7 +78,8 @@ class Worker:
         return self._portal.run(self._inner.resume(log))
 
     def why(self) -> Reason | None:
-        """What it waits for, or what does not get on; None while all is well."""
+        """What it waits for, or what does not get on; None while all is well. Once the worker has
+        ended, why it did."""
         return self._portal.ask(self._inner.why)
 
     def wait(self, timeout: float | None = None) -> str | None:

@@ -325,7 +325,9 @@ class StreamWriter:
         return ids.checked()
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Everything submitted by now is acknowledged once this returns."""
+        """Everything submitted by now is acknowledged once this returns, but for messages whose
+        error was told before: by their tickets, or by a flush, which raises the first of those that
+        failed and tells of all."""
         self._portal.run(self._inner.flush(timeout=timeout))
 
     def resolve(self, token: Token) -> Resolved:

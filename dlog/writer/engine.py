@@ -447,14 +447,15 @@ class Engine:
 
     # --- the end
 
-    async def flush(self) -> None:
-        """Until everything taken by now is acknowledged; raises what ended the handle if it is
-        not."""
-        if self.options.linger_ms > 0:  # company is not waited for while somebody waits for it
+    def last_taken(self) -> Batch | None:
+        """The last batch taken by now. It does not linger for company any more."""
+        if self.options.linger_ms > 0:
             self.batcher.seal()
-        pending = self.batcher.pending
-        last = pending[-1] if pending else self._last_pushed
-        if last is None:
+        return next(reversed(self.batcher.pending), self._last_pushed)
+
+    async def flush(self) -> None:
+        """Until everything taken by now is acknowledged; else raises what ended the handle."""
+        if (last := self.last_taken()) is None:
             return
         if not last.done:
             await until_resolved(last)
