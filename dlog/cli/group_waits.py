@@ -36,6 +36,7 @@ def waits_of(found: GroupDescription) -> list[GroupWait]:
 TOLD = {
     "processing_failed": "its processing fails at {worker}, which says what with in its log",
     "dead_letter_refused": "{worker} cannot keep a dead letter of it: {cause}",
+    "reading": "{worker} cannot read it now, and tries again; its log says why",
     "processing_stalled": "the processor of {worker} is at one call for long; the worker lives",
     "loop_blocked": "the event loop of {worker} takes no turn; the worker lives",
 }

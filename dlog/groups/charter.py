@@ -17,6 +17,7 @@ from dlog.effects import CreateNode, Procedure, ReadNode
 from dlog.errors import AlreadyExists, ConfigError, DlogError, FormatError, NotFound, unknown
 from dlog.groups.places import GroupPlaces
 from dlog.meta.json_fields import dump, load, optional_str, the_dict, the_int, the_str
+from dlog.reader.places import Start
 
 FORMAT = 1
 LEASES = ("nodes", "logs")
@@ -51,6 +52,13 @@ class Charter:
     @property
     def is_job(self) -> bool:
         return self.end is not None
+
+    def begins_at(self, number: int, start: Start) -> Start:
+        """Where a shard begins that nobody in the group consumed yet. `start`: as of a worker."""
+        if self.begin is not None:
+            mark = self.begin.get(number)
+            return "earliest" if mark is None else mark.next_seq
+        return "earliest" if start == "latest" else start
 
     def check_agrees(self, wanted: Charter, group: str) -> None:
         for name, ours, theirs in (

@@ -148,6 +148,8 @@ class Crew:
         runs = self.runs.copy()
         found.update((log, failed) for log, run in runs.items() if run.failures)
         found.update((log, failed) for log in hub.heart.facts().failed)
+        unread = ReasonCode.READING.value
+        found.update((log, unread) for log, run in runs.items() if run.unread is not None)
         refused = [(log, run.refused) for log, run in runs.items() if run.refused is not None]
         found.update((log, _code_with(cause)) for log, cause in refused[:CAUSES_MAX])
         found.update((log, _REFUSED) for log, _ in refused[CAUSES_MAX:])
@@ -196,6 +198,9 @@ class Crew:
                     waits.insert(0, Wait(ReasonCode.DEAD_LETTER_REFUSED, sentence, about))
                     continue
                 waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
+            elif (unread := run.unread) is not None:
+                sentence = f"shard {log!r} cannot be read now: {unread}"
+                waits.append(Wait(ReasonCode.READING, sentence, {"log": log, "error": unread}))
         if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:
             sentence = f"no renewal was confirmed for {time_text(facts.quiet_s)}"
             waits.append(Wait(ReasonCode.METADATA_AWAY, sentence))

@@ -1,19 +1,32 @@
-"""What a worker asks of the log of a shard before it consumes it."""
+"""What a worker asks of the log of a shard before it consumes it, and which answers stop it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from dlog.drive import Stores
 from dlog.effects import Procedure
-from dlog.errors import DlogError, NotFound, Truncated
+from dlog.errors import (
+    Broken,
+    ConfigError,
+    DlogError,
+    Moved,
+    NotFound,
+    Retry,
+    Truncated,
+    Unavailable,
+)
+from dlog.ids import Position
 from dlog.meta.cas import read_log
 from dlog.meta.layout import Layout
 from dlog.reader.reader import Reader
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import first_seq_of
+
+if TYPE_CHECKING:
+    from dlog.groups.heart import Heart
 
 LOOK_AGAIN_MS = 1_000.0
 
@@ -35,14 +48,15 @@ async def check_stream(stores: Stores, stream: str, uid: str) -> None:
     await StreamDriver(stores).run(read_stream(site))
 
 
-async def check_whole(reader: Reader, held_from: Callable[[], Awaitable[int | None]]) -> None:
+async def check_whole(reader: Reader, heart: Heart) -> None:
     """`Truncated` where the shard begins behind what the group held before anybody began it: no
     policy took that, somebody did by force."""
     here = reader.position
     first_seq = first_seq_of(reader._feed.core.view.meta)
     if here.next_seq <= first_seq or reader.on_truncated == "jump":
         return
-    held_seq = await held_from()
+    assert heart.holds is not None
+    held_seq = await heart.home.run(heart.holds.held_from(reader.log))
     if held_seq is None or here.next_seq <= max(first_seq, held_seq):
         return
     raise Truncated(
@@ -52,6 +66,40 @@ async def check_whole(reader: Reader, held_from: Callable[[], Awaitable[int | No
         log=reader.log,
         new_head=here.next_seq,
     )
+
+
+def check_end(log: str, at: Position, end_seq: int | None) -> None:
+    """`Unavailable` where a reader came to the end of what it can see before the end of a bounded
+    job, `end_seq`: what was there when the job began may be out of sight for a while."""
+    if end_seq is not None and at.next_seq < end_seq:
+        raise Unavailable(
+            f"log {log!r} can be read up to seq {at.next_seq - 1} now, and the job goes up to "
+            f"{end_seq - 1}",
+            log=log,
+        )
+
+
+def raise_if_for_good(error: DlogError, *, is_job: bool) -> None:
+    """Raises what stops a shard that cannot be read, for somebody to decide. All else may pass, if
+    only because somebody mends it: rights that are given, a list that is repaired. Who waits for a
+    bounded job shall not wait for that."""
+    if isinstance(error, (Broken, ConfigError, Moved, Truncated)):
+        raise error
+    if is_no_log(error):
+        raise error
+    if is_job:
+        raise_never(error)
+
+
+def is_no_log(error: DlogError) -> bool:
+    """The log itself is not there, and not only something in it."""
+    return isinstance(error, NotFound) and error.ledger_id is None
+
+
+def raise_never(error: DlogError) -> None:
+    """Raises what no other try heals."""
+    if error.retry is Retry.NEVER:
+        raise error
 
 
 async def log_may_be_made(stores: Stores, log: str) -> None:

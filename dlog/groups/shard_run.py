@@ -14,18 +14,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from dlog.errors import ConfigError, Corrupt, DlogError, FormatError, LeaseLost, NotFound, Retry
+from dlog.errors import ConfigError, Corrupt, DlogError, FormatError, LeaseLost, NotFound
+from dlog.groups import shard_log
 from dlog.groups.asks import StartShard
-from dlog.groups.charter import Mark
+from dlog.groups.charter import Charter
 from dlog.groups.consumer import StopReason
 from dlog.groups.core import WorkerCore
 from dlog.groups.dead_letters import letter_for
 from dlog.groups.hub import Hub
 from dlog.groups.letters import error_text
 from dlog.groups.processing import Program
-from dlog.groups.shard_log import check_stream, check_whole, log_may_be_made
 from dlog.groups.shard_tracker import BlockingTracker, ShardInfo, Tracker
 from dlog.groups.stopping import Stopped, Stopping
 from dlog.ids import MessageId, Position
@@ -35,8 +36,10 @@ from dlog.reader.reader import Reader
 
 logger = logging.getLogger("dlog.groups")
 
+_Work = Callable[[], Awaitable[Any]]
 TURN_S = 0.005  # after so long without waiting for anything, other tasks have a turn
-PAUSE_S_MAX = 30.0
+PAUSE_S_MAX = 30.0  # between tries of a program
+STORE_PAUSE_S_MAX = 1.0  # and of a store: the shard goes on soon after it does
 
 
 class ShardRun:
@@ -46,6 +49,7 @@ class ShardRun:
         self.doing, self.failures = "begins", 0  # of the batch at hand
         self.error: BaseException | None = None
         self.refused: str | None = None  # why a dead letter cannot be kept
+        self.unread: str | None = None  # why its log cannot be read
         self.position: Position | None = None
         self._hub, self._heart = hub, hub.heart
         self._options = hub.options
@@ -56,7 +60,6 @@ class ShardRun:
         self._reader: Reader | None = None
         self._end_seq: int | None = None
         self._is_initialized = self._is_ended = self._is_fenced = False
-        self._is_checked = False  # that the log is of our stream
         self._stopping = Stopping()
         self._is_calling = self._is_cut_short = False
         self._holding: asyncio.Task[None] | None = None
@@ -139,14 +142,14 @@ class ShardRun:
         assert charter is not None
         mark = None if charter.end is None else charter.end.get(number)
         self._end_seq = None if mark is None else mark.next_seq
-        start = self._start_place(number, charter.begin)
+        start = self._start_place(number, charter)
         await self._open(start)
         reader = self._reader
-        assert reader is not None
-        assert self.position is not None
+        assert reader is not None and self.position is not None  # noqa: PT018
         info.start = self.position
         if self._start is None and start == "earliest":
-            await self._patiently(lambda: check_whole(reader, self._held_from))
+            whole = partial(shard_log.check_whole, reader, self._heart)
+            await self._patiently(whole, self._not_read)
         holding = self._holding = asyncio.ensure_future(self._hold(self.position))
         if self._start is None:
             await self._stopping.cuts(holding)
@@ -156,7 +159,9 @@ class ShardRun:
                 raise Stopped from None
         # Else there is one already, at this place or before it.
         leases = charter.leases
-        info.parents = await self._patiently(lambda: self._hub.parents.of(number, leases))
+        parents = self._hub.parents
+        info.parents = await self._patiently(lambda: parents.of(number, leases), self._not_read)
+        self.unread = None
         await self._try("initialize", lambda: program.initialize(info))
         self._is_initialized = True
         self._tell(lambda core, now_s: core.on_initialized(self.log, now_s))
@@ -172,18 +177,9 @@ class ShardRun:
         self._program = made[0]
         return made[0]
 
-    def _start_place(self, number: int, begin: Any) -> Start:
-        if self._start is not None:
-            return self._start.position
-        if begin is not None:
-            mark: Mark | None = begin.get(number)
-            return "earliest" if mark is None else mark.next_seq
-        start = self._options.start
-        return "earliest" if start == "latest" else start
-
-    async def _held_from(self) -> int | None:
-        assert self._heart.holds is not None
-        return await self._heart.home.run(self._heart.holds.held_from(self.log))
+    def _start_place(self, number: int, charter: Charter) -> Start:
+        kept = self._start
+        return charter.begins_at(number, self._options.start) if kept is None else kept.position
 
     async def _hold(self, at: Position) -> None:
         """What is not consumed is not truncated. Whoever did what came before may have died before
@@ -192,20 +188,21 @@ class ShardRun:
         assert holds is not None
         behind = heart.parents(self.log) if self._start is None else ()
         try:
-            await self._patiently(lambda: heart.home.run(holds.begin(self.log, at, behind)))
+            begin = partial(holds.begin, self.log, at, behind)
+            await self._patiently(lambda: heart.home.run(begin()), shard_log.raise_never)
         except Stopped:
             pass
         except DlogError as error:
             logger.warning("%s is not held: %s", self._who, error)
 
     async def _open(self, start: Start) -> None:
-        """`Truncated` and `NotFound` are for good; a log that is not made yet is waited for. A
-        reader that cannot go on at an entry stays there where that cannot be looked for again."""
-        reader = self._reader
+        """What may pass is waited for, and so is a log that is not made yet. A reader that cannot
+        go on at an entry stays there where that cannot be looked for again."""
+        reader, stores = self._reader, self._hub.stores
         if reader is None:
             reading = self._options.reader_options()
             uid = self._heart.log_uids.get(self.log)
-            reader = self._reader = Reader(self._hub.stores, self.log, reading, uid)
+            reader = self._reader = Reader(stores, self.log, reading, uid)
             self._hub.add_reader(reader, reading)
         attempt = 0
         while True:
@@ -214,30 +211,37 @@ class ShardRun:
                 await self._stopping.cuts(reader.seek(start, end=self._end_seq))
                 await self._check_stream()
                 break
-            except NotFound:
-                if self._start is not None or self._end_seq is not None:
-                    raise
-                await self._stopping.cuts(log_may_be_made(self._hub.stores, self.log))
+            except (Corrupt, FormatError) as error:
+                if self.position is not None:
+                    return
+                self._undecodable(error)
+                limit_s = PAUSE_S_MAX
             except DlogError as error:
-                if isinstance(error, (Corrupt, FormatError)):
-                    if self.position is not None:
-                        return
-                    self._undecodable(error)
-                elif error.retry is Retry.NEVER:
-                    raise
-                self.doing = f"cannot read: {error}"
-                attempt += 1
-                await self._pause(attempt)
-        self.position = reader.position
+                is_new = self._start is None and self._end_seq is None
+                if is_new and shard_log.is_no_log(error):
+                    await self._stopping.cuts(shard_log.log_may_be_made(stores, self.log))
+                    continue
+                self._not_read(error)
+                limit_s = STORE_PAUSE_S_MAX
+            attempt += 1
+            await self._pause(attempt, limit_s)
+        self.position, self.unread = reader.position, None
+
+    def _not_read(self, error: DlogError) -> None:
+        """Raises what is for good."""
+        shard_log.raise_if_for_good(error, is_job=self._end_seq is not None)
+        if self.unread is None:
+            logger.warning("%s: is read again: %s", self._who, error_text(error))
+        self.unread, self.doing = error_text(error), f"cannot read: {error}"
 
     async def _check_stream(self) -> None:
         """A log whose uid the stream does not say was opened by its name. If the stream is ours
         still, the log was of it; else the worker is about to leave."""
         heart = self._heart
-        if self._is_checked or self.log in heart.log_uids:
+        if self.log in heart.log_uids:
             return
         assert heart.charter is not None
-        looking = check_stream(self._hub.stores, heart.stream, heart.charter.stream_uid)
+        looking = shard_log.check_stream(self._hub.stores, heart.stream, heart.charter.stream_uid)
         try:
             await self._stopping.cuts(looking)
         except NotFound as error:
@@ -245,19 +249,18 @@ class ShardRun:
             heart.tell(WorkerCore.hint_group)
             await self._stopping.wait()
             raise Stopped from None
-        self._is_checked = True
 
-    async def _patiently(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _patiently(self, work: _Work, on_error: Callable[[DlogError], None]) -> Any:
+        """Until it is done, or `on_error` raises."""
         attempt = 0
         while True:
             self._stopping.check()
             try:
                 return await work()
             except DlogError as error:
-                if error.retry is Retry.NEVER:
-                    raise
+                on_error(error)
                 attempt += 1
-                await self._pause(attempt)
+                await self._pause(attempt, STORE_PAUSE_S_MAX)
 
     # --- batches
 
@@ -302,6 +305,7 @@ class ShardRun:
                 if reader._shelf.is_empty:
                     self.doing = "waits for messages"
                     if not await self._stopping.cuts(reader._fill()):
+                        shard_log.check_end(self.log, self.position, self._end_seq)
                         return None
                     self._turn_s = self._clock.monotonic_s()
                 return reader._shelf.batch()
@@ -309,19 +313,18 @@ class ShardRun:
                 self._undecodable(error)
                 if await self._is_passed(reader, error):
                     continue
+                limit_s = PAUSE_S_MAX
             except DlogError as error:
-                if error.retry is Retry.NEVER:
-                    raise
-                logger.info("%s: is read again: %s", self._who, error)
-                self.doing = f"cannot read: {error}"
+                self._not_read(error)
+                limit_s = STORE_PAUSE_S_MAX
             attempt += 1
-            await self._pause(attempt)
+            await self._pause(attempt, limit_s)
             await self._open(self.position)
 
     def _undecodable(self, error: Corrupt | FormatError) -> None:
         """An entry that nobody can decode is poison, too."""
         self._hub.meter.failed(self.log)
-        self.failures, self.error = self.failures + 1, error
+        self.failures, self.error, self.unread = self.failures + 1, error, None
         self.doing = f"cannot decode: {error}"
         if self._options.on_error == "stop":
             raise error
@@ -540,9 +543,9 @@ class ShardRun:
         await self._stopping.wait()
         raise Stopped from None
 
-    async def _pause(self, attempt: int) -> None:
+    async def _pause(self, attempt: int, limit_s: float = PAUSE_S_MAX) -> None:
         base_s = self._options.retry_pause_ms / 1000
-        await self._stopping.sleep(min(PAUSE_S_MAX, base_s * 2 ** min(attempt - 1, 20)))
+        await self._stopping.sleep(min(limit_s, base_s * 2 ** min(attempt - 1, 20)))
 
     # --- its end
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dlog.clock import datetime_us, us_datetime
-from dlog.effects import Procedure, ReadRun
-from dlog.errors import ConfigError, NotFound, Truncated
+from dlog.effects import LookAtLedger, Procedure, ReadRun
+from dlog.errors import ConfigError, NotFound, Truncated, Unavailable
 from dlog.ids import MessageId, Position
 from dlog.meta.listed import Segment
 from dlog.reader.segments import Entered, SegmentView, ends_short, header_of, last_entry_of
@@ -177,7 +177,9 @@ def _truncated(view: SegmentView, what: str, ledger_id: int | None = None) -> Pr
     )
 
 
-def _by_id(view: SegmentView, wanted: MessageId) -> Procedure[Place]:
+def _by_id(view: SegmentView, wanted: MessageId, *, was_read: bool = False) -> Procedure[Place]:
+    """`was_read`: somebody was given this message. If it cannot be seen in an open segment, it will
+    be again."""
     ledger_id, entry_id, idx = wanted
     point = view.meta.truncate_before
     segment = yield from view.find(
@@ -192,6 +194,8 @@ def _by_id(view: SegmentView, wanted: MessageId) -> Procedure[Place]:
     if entered is None or not SEAM_ENTRY <= entry_id <= last_entry:
         if entered is not None and entry_id > last_entry >= SEAM_ENTRY:
             _check_end(view, entered, (yield from header_of(ledger_id, last_entry)))
+        if was_read and (yield from _may_come_back(segment, entry_id)):
+            raise _not_yet(view, wanted)
         raise _never_was(view, wanted)
     header = yield from header_of(ledger_id, entry_id)
     if not 0 <= idx < header.count:
@@ -246,6 +250,25 @@ def _never_was(view: SegmentView, wanted: MessageId) -> NotFound:
     )
 
 
+def _may_come_back(segment: Segment, entry_id: int) -> Procedure[bool]:
+    """How far an open ledger may be read can be forgotten: all of its bookies, or its machine, lost
+    power. Its entries are there; who opens the log for writing finds them."""
+    if segment.sealed is not None or entry_id < SEAM_ENTRY:
+        return False
+    closed = (yield LookAtLedger(segment.ledger_id)).closed
+    return closed is None or entry_id <= closed.last_entry
+
+
+def _not_yet(view: SegmentView, wanted: MessageId) -> Unavailable:
+    return Unavailable(
+        f"the message {wanted} of log {view.name!r} cannot be read now: its ledger is open, and "
+        "does not say that it may be; a writer that opens the log makes it so",
+        log=view.name,
+        ledger_id=wanted.ledger_id,
+        entry_id=wanted.entry_id,
+    )
+
+
 def check_position(view: SegmentView, position: Position) -> None:
     if position.log_uid != view.meta.uid:
         raise ConfigError(f"this position is of another log than {view.name!r}: {position}")
@@ -256,7 +279,7 @@ def _by_position(view: SegmentView, position: Position) -> Procedure[Place]:
     if position.after is None:
         return (yield from _by_seq(view, position.next_seq))
     try:
-        place = yield from _by_id(view, position.after)
+        place = yield from _by_id(view, position.after, was_read=True)
     except Truncated:  # but perhaps not what follows it
         return (yield from _by_seq(view, position.next_seq))
     assert place.seq is not None
