@@ -11,7 +11,7 @@ from dlog import limits
 from dlog.admin.status import LogStatus
 from dlog.drive import Stores
 from dlog.effects import Procedure
-from dlog.errors import AlreadyExists, ConfigError, NotFound
+from dlog.errors import AlreadyExists, ConfigError, NotFound, WriterClosed
 from dlog.ids import check_log_name
 from dlog.meta.cas import read_log
 from dlog.meta.layout import unescape
@@ -120,8 +120,12 @@ class Stream:
         site = self._site(stores)
         seen = await StreamDriver(stores).run(read_stream(site))
         writer = StreamWriter(stores, site.of(seen.meta), options, seen.meta.options, shards)
-        if self._configs is not None:
-            await self._configs.add_stream_writer(writer, options, given)
+        try:
+            if self._configs is not None:
+                await self._configs.add_stream_writer(writer, options, given)
+        except BaseException:
+            writer.let_go(WriterClosed(f"this writer of {self.name!r} was not opened"))
+            raise
         await writer.open()
         return writer
 

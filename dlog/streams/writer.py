@@ -429,10 +429,9 @@ class StreamWriter:
     async def _wait_for(
         self, moving: asyncio.Task[None], deadline: float | None, timeout: float | None
     ) -> None:
-        try:
-            await within(deadline, asyncio.wait([moving]), timeout)
-        except Timeout as late:
-            raise late.again(outcome=Outcome.NOT_HAPPENED) from late.__cause__
+        driver = self._following.driver
+        waiting = asyncio.wait([moving])
+        await within(deadline, waiting, timeout, lambda: driver.in_the_way, is_sent=False)
 
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else self._loop.time() + timeout

@@ -177,7 +177,8 @@ class Writer:
                 await self.allow_numbers(timeout)
             if if_tail is not None and not batcher.knows_tail:
                 self._check()
-                batcher.tail_was(await within(deadline, self._looks.last_id(), timeout))
+                last_id = self._looks.last_id()
+                batcher.tail_was(await within(deadline, last_id, timeout, is_sent=False))
         except DlogError as error:
             raise error.again(outcome=Outcome.NOT_HAPPENED) from error.__cause__
         return functools.partial(batcher.offer_marked, **marks)
@@ -187,7 +188,8 @@ class Writer:
         engine = self._engine
         if not engine.core.seen.meta.producers:
             asking = engine.allow_numbers()
-            await within(self._deadline(timeout), asking, timeout, engine.watch.in_the_way)
+            deadline, in_the_way = self._deadline(timeout), engine.watch.in_the_way
+            await within(deadline, asking, timeout, in_the_way, is_sent=False)
             self._check()
 
     async def append_many(
@@ -388,9 +390,11 @@ async def within(
     wait: Awaitable[_Answer],
     timeout: float | None,
     in_the_way: Callable[[], DlogError | None] = lambda: None,
+    *,
+    is_sent: bool = True,
 ) -> _Answer:
     """Our own `Timeout` when the deadline passes first; what was asked goes on. It carries what is
-    known to be in the way."""
+    known to be in the way. `is_sent` False: the message of the caller waits for this."""
     if deadline is None:
         return await wait
     try:
@@ -402,9 +406,10 @@ async def within(
         cause = in_the_way()
         about = {} if cause is None else cause.about
         because = "" if cause is None else f": {cause}"
+        became = "it may still happen" if is_sent else "nothing was sent"
         raise Timeout(
-            f"not done within {timeout} s; it may still happen{because}",
-            outcome=Outcome.UNKNOWN,
+            f"not done within {timeout} s; {became}{because}",
+            outcome=Outcome.UNKNOWN if is_sent else Outcome.NOT_HAPPENED,
             **about,
         ) from cause
 

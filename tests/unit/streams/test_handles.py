@@ -408,3 +408,37 @@ def test_of_so_many_keys_the_shard_is_remembered_and_no_more() -> None:
     assert known.most == limits.STREAM_KEYS_KNOWN
     assert table.find(b"%d" % number) is lane
     assert len(known) == 100, "all of them were forgotten at once"
+
+
+async def test_who_waited_for_shards_in_vain_is_told_that_nothing_was_sent(stream: Any) -> None:
+    """In words, and by the outcome."""
+    async with stream.open_writer() as writer:
+        following = writer._following
+        following.moving = moving = asyncio.create_task(asyncio.Event().wait())
+        try:
+            for waiting in (writer.look_again(0), writer._until_moved(following.table, 0.0, 0)):
+                with pytest.raises(Timeout) as told:
+                    await waiting
+                assert told.value.outcome is Outcome.NOT_HAPPENED
+                assert "nothing was sent" in told.value.message
+                assert "may still happen" not in told.value.message
+        finally:
+            following.moving = None
+            moving.cancel()
+
+
+async def test_a_writer_that_cannot_be_registered_is_closed(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be told as dropped without close()."""
+    made: list[Any] = []
+
+    async def refuse(writer: Any, options: Any, given: Any) -> None:
+        made.append(writer)
+        raise NotFound("the document is gone")
+
+    monkeypatch.setattr(stream._configs, "add_stream_writer", refuse)
+    with pytest.raises(NotFound):
+        await stream.open_writer()
+    (writer,) = made
+    assert writer.closed

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dlog import Fenced, aio, backends
+from dlog import Fenced, Outcome, Timeout, aio, backends
 
 PLACE, NAME = "numbers-asked", "log"
 
@@ -39,3 +39,14 @@ async def test_a_writer_that_was_fenced_meanwhile_is_told(client: aio.Client) ->
             await fenced._engine.allow_numbers()
         await winner.append(b"ours")
     await fenced.close()
+
+
+async def test_who_has_no_time_to_wait_for_it_is_told_that_nothing_was_sent(
+    client: aio.Client,
+) -> None:
+    async with client.open_writer(NAME) as writer:
+        with pytest.raises(Timeout) as told:
+            await writer.submit(b"first", producer=(7, 0), timeout=0)
+        assert told.value.outcome is Outcome.NOT_HAPPENED
+        assert "nothing was sent" in told.value.message
+        assert "may still happen" not in told.value.message
