@@ -107,6 +107,7 @@ class WriterCore:
         self.closed: list[tuple[int, Sealed]] = []
         self.dropped: list[int] = []  # segments of ours that ended without a seam
         self.spare: int | None = None  # a born ledger of ours, perhaps listed, not switched to
+        self.spare_is_private = False  # it is certainly not listed
         # Pages that are written, and that the list does not name yet: by level and number.
         self.pages: dict[tuple[int, int], Held] = {}
         self._failed_spares: dict[int, DlogError] = {}  # told before there was a pipe

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 
 from dlog.effects import Procedure
+from dlog.errors import Fenced
 from dlog.writer.core import WriterCore, WriterState
 from dlog.writer.healing import heal
 from dlog.writer.policy import Advice
 from dlog.writer.retaining import retain_log
-from dlog.writer.rotation import allow_numbers, prepare, rotate, tell_options
+from dlog.writer.rotation import allow_numbers, drop_spare, prepare, rotate, tell_options
 
 
 class Duty(enum.Enum):
@@ -43,6 +44,17 @@ def next_duty(core: WriterCore, *, rotation_asked: bool, resting: bool) -> Duty 
 
 
 def procedure_of(duty: Duty, core: WriterCore) -> Procedure[None]:
+    """A writer that turns out to be fenced leaves no spare ledger behind."""
+    try:
+        yield from _procedure_of(duty, core)
+    except Fenced:
+        yield from drop_spare(core)
+        raise
+    if core.state is WriterState.DEAD and isinstance(core.error, Fenced):
+        yield from drop_spare(core)
+
+
+def _procedure_of(duty: Duty, core: WriterCore) -> Procedure[None]:
     match duty:
         case Duty.HEAL:
             return heal(core)

@@ -29,7 +29,7 @@ from dlog.effects import (
     ReplaceNode,
     SubmitEntry,
 )
-from dlog.errors import AlreadyExists, Conflict, DlogError, Fenced, Retry, check
+from dlog.errors import AlreadyExists, Conflict, DlogError, Fenced, Outcome, Retry, check
 from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import change_log, read_log
 from dlog.meta.log_meta import LogMeta, LogState
@@ -60,6 +60,7 @@ def prepare(core: WriterCore) -> Procedure[None]:
         now_us=core.identity.now_us(),
         room="rotate",
     )
+    core.spare_is_private = True
 
 
 def rotate(core: WriterCore) -> Procedure[None]:
@@ -85,9 +86,30 @@ def rotate(core: WriterCore) -> Procedure[None]:
 
 def list_spare(core: WriterCore, point: str) -> Procedure[None]:
     """Add the spare ledger to the list; seals and drops, in the same change, what came before."""
+    yield from write_pages(core)
+    was_private, core.spare_is_private = core.spare_is_private, False
+    try:
+        yield from _list_spare(core, point)
+    except DlogError as error:
+        core.spare_is_private = was_private and error.outcome is Outcome.NOT_HAPPENED
+        raise
+
+
+def drop_spare(core: WriterCore) -> Procedure[None]:
+    """Delete the spare ledger of a writer that was fenced. One that may be listed is left to the
+    log's new writer."""
+    ledger_id, core.spare = core.spare, None
+    if ledger_id is None or not core.spare_is_private:
+        return
+    try:
+        yield DeleteLedger(ledger_id)
+    except DlogError as error:
+        _log.info("log %s: ledger %d is left over: %s", core.identity.name, ledger_id, error)
+
+
+def _list_spare(core: WriterCore, point: str) -> Procedure[None]:
     ledger_id = core.spare
     assert ledger_id is not None
-    yield from write_pages(core)
     token, name = core.identity.token, core.identity.name
 
     def change(meta: LogMeta) -> LogMeta:
@@ -303,6 +325,8 @@ def close(
         yield Drained(current.ledger_id, point="close.drained")
     except DlogError as error:
         core.die((yield from named(core, error)))
+        if isinstance(core.error, Fenced):
+            yield from drop_spare(core)
         return core.error
     failure = None
     try:
@@ -312,6 +336,8 @@ def close(
         yield from _seal_all(core, ending, hand_over_to)
     except DlogError as error:
         failure = yield from named(core, error)
+        if isinstance(failure, Fenced):
+            yield from drop_spare(core)
     if core.state is not WriterState.DEAD:
         core.move(WriterState.CLOSED)
     return failure
