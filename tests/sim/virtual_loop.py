@@ -33,6 +33,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual_time.now_s
 
+    def stand_still(self, seconds: float) -> None:
+        """As a process that is stopped in the middle of a callback."""
+        self._virtual_time.now_s += seconds
+
 
 async def pass_time(seconds: float) -> None:
     """Let virtual time pass. Nobody really waits for it, so on any other loop it is refused."""

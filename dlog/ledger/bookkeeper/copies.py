@@ -48,6 +48,7 @@ from dlog.limits import (
     FSCK_WINDOW_ENTRIES,
     READ_TIMEOUT_MS_DEFAULT,
 )
+from dlog.patience import AwakeTimeout
 from dlog.together import together
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest, master_key
@@ -319,7 +320,7 @@ class LedgerCopiesAtBookies:
         trace.before("copies.written")
         link.attach(stored.ledger_id, adds)
         try:
-            async with asyncio.timeout(2 * ADD_TIMEOUT_MS_DEFAULT / 1000):
+            async with AwakeTimeout(2 * ADD_TIMEOUT_MS_DEFAULT / 1000):
                 if not link.has_room:
                     await adds.room.wait()
                 joined = b"".join(frames)

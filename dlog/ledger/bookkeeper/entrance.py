@@ -25,6 +25,7 @@ from dlog.errors import AuthError, ConfigError, DlogError, FormatError
 from dlog.ledger.bookkeeper.auth import BookieAuth
 from dlog.ledger.bookkeeper.transport import Link
 from dlog.limits import BOOKIE_AUTH_BYTES_MAX
+from dlog.patience import AwakeTimeout
 from dlog.tls import TlsContexts
 from dlog.wire.bookie_auth import AUTH_DISABLED, AuthMessage
 from dlog.wire.bookie_codes import Answer
@@ -56,7 +57,7 @@ class Entrance:
         """Returns when the link has the connection. Raises `Refused`, and what connecting does."""
         hall = _Hall(link.where)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with AwakeTimeout(timeout_s):
                 if self._tls is None and self._auth is None:
                     await asyncio.get_running_loop().create_connection(lambda: link, host, port)
                 else:

@@ -35,6 +35,7 @@ _log = logging.getLogger("dlog.ledger")
 # Entries that one call reads side by side where there are no batches: from a bookie that is too old
 # for them, or of a ledger that is striped over its bookies.
 SINGLES_MAX = 32
+_ATTENTION_S = 0.5  # so often, at least, we look at the time; one that comes later has slept
 _SINGLES_FIRST = 4  # while nothing is known of how large the entries are
 
 
@@ -181,11 +182,14 @@ class EntryFetch:
                 self._tasks.add(task)
                 task.add_done_callback(partial(self._on_asked, ask.bookie_id))
             elif not read.is_over:
-                timeout_s = max(0.0, read.look_again_s() - now_s)
+                timeout_s = min(max(0.0, read.look_again_s() - now_s), _ATTENTION_S)
                 done, asking = await asyncio.wait(
                     asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 self._check_open()
+                late_s = self._clock.monotonic_s() - now_s - timeout_s
+                if late_s > _ATTENTION_S:
+                    read.on_stall(late_s)
                 for task in done:
                     task.result()  # a defect must be seen; whatever a bookie did is an answer
         self.hedges += read.hedges

@@ -36,6 +36,7 @@ from dlog.ledger.bookkeeper.links import DataLink, Links
 from dlog.ledger.bookkeeper.policy import Bookies, Placement
 from dlog.ledger.store import Buffer, ClosedLedger
 from dlog.limits import READ_TIMEOUT_MS_DEFAULT, RECOVERY_TIMEOUT_MS_DEFAULT
+from dlog.patience import AwakeClock, AwakeTimeout
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v2 import LAST_ENTRY
 from dlog.wire.ledger_metadata import LedgerMetadata
@@ -129,7 +130,7 @@ class LedgerRecovery:
     async def _recover(self, run: _Run) -> ClosedLedger:
         ledger_id = run.ledger_id
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
+            async with AwakeTimeout(self._timeout_ms / 1000):
                 closed = await run.to_the_end()
         except TimeoutError as error:
             if isinstance(error, DlogError):
@@ -261,7 +262,7 @@ class _Tail:
     ) -> None:
         self._fenced = fenced
         self._links = owner._links
-        self._clock = owner._clock
+        self._clock = AwakeClock(owner._clock, 2 * _TICK_S)  # a late tick counts as a short one
         self._read_timeout_ms = owner._read_timeout_ms
         self._ledger_id = ledger_id
         self._core = TailRecovery(

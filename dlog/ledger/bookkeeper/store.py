@@ -66,6 +66,7 @@ from dlog.limits import (
 )
 from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
+from dlog.patience import AwakeTimeout
 from dlog.secret import Provider, Secret
 from dlog.tls import TlsContexts, TlsOptions
 from dlog.wire.bookie_codes import Answer
@@ -303,7 +304,7 @@ class BookKeeperLedgerStore:
 
     async def _fence_if_possible(self, ledger_id: int) -> None:
         try:
-            async with asyncio.timeout(_FENCE_PATIENCE_S):
+            async with AwakeTimeout(_FENCE_PATIENCE_S):
                 await self.recover(ledger_id)
         except NotFound:
             pass  # another deleter was faster

@@ -31,6 +31,7 @@ from dlog.ledger.bookkeeper.core.data_connection import DataConnection
 from dlog.ledger.bookkeeper.links import AddSink
 from dlog.ledger.store import Buffer
 from dlog.limits import KIB, LINK_OWED_MS_MAX, LINK_UNSENT_BYTES_MAX
+from dlog.patience import AwakeClock
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v2 import BatchReadReply, ReadReply
 from dlog.wire.bookie_v3_replies import Response
@@ -41,6 +42,7 @@ _log = logging.getLogger("dlog.ledger")
 
 # One system call takes about as much; what it does not take asyncio copies, so never more than it.
 WRITE_BYTES_MAX = 512 * KIB
+_LATE_S = 5 * SWEEP_S  # of a sweep that comes later, the rest is our own stall
 # A connection that is silent for longer is asked by the kernel whether there is still a peer. While
 # bytes of ours are under way it does not ask: a host that vanished would be waited for for a
 # quarter of an hour, unless told otherwise.
@@ -86,7 +88,7 @@ class Link(asyncio.Protocol):
         self.bookie_id = bookie_id
         self.where = where
         self._owner = owner
-        self._clock = clock
+        self._clock = AwakeClock(clock, _LATE_S)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._transport: asyncio.Transport | None = None

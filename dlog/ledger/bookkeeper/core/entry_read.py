@@ -207,6 +207,11 @@ class EntryRead:
             return min(self._hedge_at_s, self._deadline_s)
         return self._deadline_s
 
+    def on_stall(self, lasted_s: float) -> None:
+        """We stood still: nobody else was slow for so long."""
+        self._deadline_s += lasted_s
+        self._hedge_at_s += lasted_s
+
     def on_unreached(self, ask: Ask, now_s: float) -> None:
         """There was no connection, and nothing was sent."""
         self._habits.note_trouble(ask.bookie_id, now_s)

@@ -19,6 +19,7 @@ from dlog.ledger.store import ClosedLedger
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v2 import BatchReadReply, Flag, ReadReply
 from dlog.wire.ledger_metadata import LedgerState
+from tests.sim.virtual_loop import LoopClock, VirtualLoop, run_virtually
 from tests.unit.ledger.bookkeeper.recovery_tools import (
     KEY,
     LEDGER_ID,
@@ -448,3 +449,48 @@ async def test_a_recovery_adds_one_in_quarantine_only_if_no_other_is_left(avoide
     joined = set(world.stored.metadata.fragments[-1].ensemble) - set("abc")
     assert joined <= (set("de") - set(avoided) or set("de"))
     assert len(joined) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.6, 7.0])
+def test_an_opener_that_stands_still_gives_up_nobody_who_answered(seconds: float) -> None:
+    """It is stopped while the bookies write; behind that its timers come before their answers."""
+
+    async def recover() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        world = World(a=[*WHOLE, packet(3, 2)], b=WHOLE, c=WHOLE, d=[])
+        for link in world.links_of.values():
+            link.is_deaf_to_adds = True
+        recoveries = world.recoveries(clock=LoopClock(loop))
+        task = asyncio.create_task(recoveries.recover(LEDGER_ID))
+        asked = [world.links_of[name] for name in "abc"]
+        await until(lambda: all(link.sent for link in asked))
+        loop.stand_still(seconds)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for link in asked:
+            link.sink.on_adds(link, Answer.OK, [3])
+        assert await task == ClosedLedger(3, bytes_to(3))
+        assert world.stored.metadata.fragments[-1].ensemble == ("a", "b", "c")
+
+    run_virtually(recover())
+
+
+def test_a_recovery_that_stands_still_has_all_its_time_left() -> None:
+    async def recover() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        world = World(a=WHOLE, b=WHOLE, c=WHOLE)
+        for link in world.links_of.values():
+            link.is_silent = True
+        task = asyncio.create_task(
+            world.recoveries(clock=LoopClock(loop), timeout_ms=8_000).recover(LEDGER_ID)
+        )
+        await until(lambda: all(link.asked for link in world.links_of.values()))
+        loop.stand_still(60.0)
+        began_s = loop.time()
+        with pytest.raises(Timeout, match="fenced by a, b, c"):
+            await task
+        assert loop.time() - began_s >= 5.0
+
+    run_virtually(recover())

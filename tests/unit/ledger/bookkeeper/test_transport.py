@@ -25,6 +25,7 @@ from dlog.limits import KIB, LINK_OWED_MS_MAX, LINK_UNSENT_BYTES_MAX, MIB
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v3 import Operation, pack_read_lac, pack_write_lac
 from dlog.wire.bookie_v3_replies import Response
+from tests.sim.virtual_loop import LoopClock, VirtualLoop, run_virtually
 from tests.unit.ledger.bookkeeper.link_tools import (
     KEY,
     Sink,
@@ -256,6 +257,28 @@ async def test_a_silent_bookie_times_out_and_the_sweeping_ends(connect: Connect)
             swept = asyncio.Event()
             asyncio.get_running_loop().call_at(link._sweeper.when(), swept.set)
             await swept.wait()
+
+
+def test_what_came_while_we_stood_still_is_heard() -> None:
+    """Behind a stop, the timers run before the bytes that wait in the sockets are read."""
+
+    async def stand_still() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        owner = Owner()
+        link = BookieDataLink("b1", "bookie b1", owner, LoopClock(loop))
+        wire = Wire(link)
+        link.connection_made(wire)
+        read = loop.create_task(link.read(7, 0, timeout_ms=5_000))
+        await _turn()
+        loop.stand_still(40.0)
+        await _turn()
+        link.data_received(read_reply(7, 0, entry_of(b"r")))
+        assert (await read).entry == entry_of(b"r")
+        assert owner.heard == ["made", "first answer"]
+        await _end(link, wire)
+
+    run_virtually(stand_still())
 
 
 def _control() -> tuple[BookieControlLink, Wire]:
