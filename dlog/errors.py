@@ -204,3 +204,12 @@ def check(holds: bool, promise: str, *evidence: object) -> None:
 
 def unknown(error: DlogError) -> bool:
     return error.outcome is Outcome.UNKNOWN
+
+
+def as_broken(error: BaseException, who: str, **about: Any) -> DlogError:
+    """What a defect of ours is told as: `Broken`, unless it has a type already."""
+    if isinstance(error, DlogError):
+        return error
+    broken = Broken(f"{who} broke: {error!r}", **about)
+    broken.__cause__ = error
+    return broken

@@ -25,6 +25,7 @@ from dlog.errors import (
     NotFound,
     TooLarge,
     WriterClosed,
+    as_broken,
     check,
 )
 from dlog.ledger.store import (
@@ -257,10 +258,12 @@ class MemoryAppender:
         if self._closing or self._abandoned or self._failure is not None:
             return
         try:
-            published = self._world.add(self.ledger_id, run, self._carried)
-        except Fenced as error:
-            self._fail(error)
-            return
+            self._add(run)
+        except Exception as error:  # noqa: BLE001 - fenced, or a defect: it ends, and says so
+            self._fail(as_broken(error, f"ledger {self.ledger_id}", ledger_id=self.ledger_id))
+
+    def _add(self, run: list[bytes]) -> None:
+        published = self._world.add(self.ledger_id, run, self._carried)
         self._last_confirmed += len(run)
         if self._birth is not None and not self._birth.done():
             self._birth.set_result(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, TypeVar
 
@@ -16,13 +17,16 @@ from dlog.effects import (
     ReadRun,
     WaitPast,
 )
-from dlog.errors import DlogError
+from dlog.errors import DlogError, as_broken
 from dlog.ledger.store import LedgerReader, PrefersCopy
 from dlog.options import ReaderOptions
+from dlog.progress import Progress
 from dlog.reader.core import ReaderCore, ReaderState
 from dlog.reader.message import MessageBatch
 from dlog.reader.segments import SegmentView
 from dlog.reader.watch import ReaderWatch
+
+_log = logging.getLogger("dlog.reader")
 
 OPEN_LEDGERS_MAX = 8  # readers of ledgers kept open by one reader of a log
 
@@ -109,7 +113,7 @@ class Feed:
         self._options = options
         self._ready: deque[MessageBatch] = deque()
         self._bytes = 0
-        self._progress: asyncio.Future[None] | None = None
+        self._progress = Progress()
         self._room: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -134,19 +138,19 @@ class Feed:
             return
         if not task.cancelled():
             self._error = task.exception()
+            if self._error is not None and not isinstance(self._error, DlogError):
+                name = self.core.view.name
+                _log.error("log %s: the reader broke", name, exc_info=self._error)
+                self._error = as_broken(self._error, f"the reader of log {name!r}", log=name)
         self._ended = True
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._progress is not None and not self._progress.done():
-            self._progress.set_result(None)
+        self._progress.tell()
 
     async def deliver(self, batches: list[MessageBatch]) -> None:
         self._ready.extend(batches)
         self._bytes += sum(batch.bytes for batch in batches)
         if self.watch is not None:
             self.watch.read(batches, self._bytes)
-        self._tell()
+        self._progress.tell()
         while self._bytes >= self._options.read_ahead_bytes:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
@@ -154,17 +158,16 @@ class Feed:
     async def take(self, *, wait: bool = True) -> list[MessageBatch]:
         """All that is read and not yet taken, at least one batch; [] at the end (or, without
         `wait`, now)."""
-        while not self._ready:
-            if self._ended:
-                if isinstance(self._error, DlogError):
-                    raise self._error.again()
-                if self._error is not None:
-                    raise self._error
+        if wait:  # several may: each looks again whenever something comes, and at the end
+            await self._progress.until(lambda: self._ready or self._ended)
+        if not self._ready:
+            if not self._ended:
                 return []
-            if not wait:
-                return []
-            self._progress = asyncio.get_running_loop().create_future()
-            await self._progress
+            if isinstance(self._error, DlogError):
+                raise self._error.again()
+            if self._error is not None:
+                raise self._error
+            return []
         batches = list(self._ready)
         self._ready.clear()
         self._bytes = 0
@@ -181,7 +184,7 @@ class Feed:
         core.end_seq = seq if core.end_seq is None else min(core.end_seq, seq)
         if core.place.seq is not None and core.place.seq >= seq:
             self._ended = True
-            self._tell()
+            self._progress.tell()
 
     @property
     def at_tail(self) -> bool:
@@ -224,7 +227,7 @@ class Feed:
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
             self._ended = True
-            self._tell()
+            self._progress.tell()
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -234,7 +237,7 @@ class Feed:
                 task.cancel()
                 await asyncio.wait([task])
                 defect = None if task.cancelled() else task.exception()
-                if not isinstance(defect, (DlogError, type(None))):
+                if not isinstance(defect, (DlogError, type(None))) and self._error is None:
                     task.result()  # it must be seen
         finally:
             await self.driver.close()

@@ -42,6 +42,7 @@ from dlog.reader.segments import SegmentView
 from dlog.standby.core import Post, StandbyCore
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner
+from dlog.writer.pipe import check_codec
 from dlog.writer.preconditions import check_ledgers
 from dlog.writer.takeover import StoodBy
 from dlog.writer.writer import Writer
@@ -86,6 +87,7 @@ class Standby:
 
     async def begin(self, create: LogOptions | None) -> None:
         """Once this returns, all is ready."""
+        check_codec(self._options.codec)
         timeout_ms = self._options.open_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -51,7 +51,8 @@ from dlog.streams.numbers import Inherited
 from dlog.streams.reshard import Site
 from dlog.streams.routes import ShardRoutes, routes_of
 from dlog.writer.batch import Batch
-from dlog.writer.engine import Engine, fail_batches
+from dlog.writer.defects import fail_batches
+from dlog.writer.engine import Engine
 from dlog.writer.owner import new_mark
 from dlog.writer.tickets import Ticket
 from dlog.writer.writer import Writer

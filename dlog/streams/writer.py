@@ -41,6 +41,7 @@ from dlog.streams.lanes import producer_key
 from dlog.streams.reshard import Site
 from dlog.streams.tails import find_log, has_ended
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer
+from dlog.writer.pipe import check_codec
 from dlog.writer.tickets import Ticket, until_resolved
 from dlog.writer.writer import within
 
@@ -58,6 +59,7 @@ class StreamWriter:
         log_options: LogOptions,
         shards: frozenset[int] | None,
     ) -> None:
+        check_codec(options.codec)
         self._stores = stores
         self._site = site
         self._options = options

@@ -10,7 +10,7 @@ entries on their way into another ledger, `arrow` the arrays, `compress` the cod
 control entries say.
 """
 
-from dlog.wire.compress import Codec
+from dlog.wire.compress import Codec, check_installed
 from dlog.wire.control import Birth, ControlKind, ProducerRow, ProducerTable, Seam
 from dlog.wire.copying import copied
 from dlog.wire.decode import Entry, decode
@@ -39,6 +39,7 @@ __all__ = [
     "ProducerRow",
     "ProducerTable",
     "Seam",
+    "check_installed",
     "copied",
     "decode",
     "decode_header",

@@ -34,6 +34,14 @@ _ZSTD_LEVEL = 1
 _contexts = threading.local()
 
 
+def check_installed(codec: Codec) -> None:
+    """`Unsupported`, with what to install, where the codec's package is missing."""
+    if codec is Codec.LZ4:
+        _lz4()
+    elif codec is Codec.ZSTD:
+        _zstd()
+
+
 def compress(codec: Codec, raw: Buffer) -> bytes | None:
     """The compressed body, or None where storing it as it is serves better: it would not shrink, or
     it shrinks so far that our own decoder would take it for a bomb."""
@@ -65,7 +73,7 @@ def _lz4() -> Any:
     try:
         import lz4.block
     except ImportError:
-        raise Unsupported("lz4 entries need the extra dlog[lz4]") from None
+        raise Unsupported("lz4 entries need the package lz4: install dlog[lz4]") from None
     return lz4.block
 
 
@@ -73,7 +81,7 @@ def _zstd() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise Unsupported("zstd entries need the extra dlog[zstd]") from None
+        raise Unsupported("zstd entries need the package zstandard: install dlog[zstd]") from None
     return zstandard
 
 

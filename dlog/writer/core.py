@@ -101,6 +101,7 @@ class WriterCore:
         self.opened_end = opened.end  # where the messages of earlier writers end
         self._last_time_us = opened.end.last_time_us
         self._released: list[Batch] = []
+        self.rebuilding: deque[Batch] = deque()  # of a ledger that failed, for its successor
         self.producers = opened.producers  # of what is released
         self.numbers_asked = False  # somebody wants to append with the number of a producer
         # What the list does not know yet; the next compare-and-set tells it.
@@ -335,6 +336,8 @@ class WriterCore:
         """What a dead core had sent and not acknowledged, oldest first: its fate is unknown."""
         check(self.state is WriterState.DEAD, "only a dead core gives up", self.state)
         left = self.take_released() + [batch for pipe in self.pipes for batch in pipe.sent]
+        left += self.rebuilding
+        self.rebuilding.clear()
         for pipe in self.pipes:
             pipe.sent.clear()
         return left

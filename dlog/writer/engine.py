@@ -35,10 +35,13 @@ from dlog.ids import MessageId
 from dlog.meta.listed import WriterMark
 from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions, WriterOptions, visible_within_ms
+from dlog.progress import Progress
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
+from dlog.writer.defects import as_death, fail_batches, guarded
 from dlog.writer.duties import Duty, next_duty, procedure_of
+from dlog.writer.pipe import check_codec
 from dlog.writer.presence import Presence
 from dlog.writer.rotation import Ending, begin, close
 from dlog.writer.takeover import Opening, take_over
@@ -59,6 +62,7 @@ class Engine:
     """One open writer. Implements `AppenderListener`."""
 
     def __init__(self, stores: Stores, name: str, options: WriterOptions, mark: WriterMark) -> None:
+        check_codec(options.codec)  # before anybody is fenced
         self.name = name
         self.options = options
         self.mark = mark
@@ -91,10 +95,11 @@ class Engine:
         self._rotation_asked = False
         self._rest_until_s = 0.0
         self._failures = 0
-        self._watchers: list[asyncio.Future[None]] = []
+        self._progress = Progress()
         self._closing: asyncio.Task[DlogError | None] | None = None
         self._sealing = False  # all is flushed: no duty begins any more
         self._last_pushed: Batch | None = None
+        self._in_hand: Batch | None = None  # taken from the batcher, not yet in a pipe
         self.failed_batches: list[Batch] = []
         # Gets what was sent and what was not when the handle dies, instead of failing it.
         self.heir: Callable[[DlogError, list[Batch], list[Batch]], None] | None = None
@@ -149,7 +154,7 @@ class Engine:
                 if (error := self._early_failures.get(opened.ledger_id)) is not None:
                     raise error
                 await self._driver.run(begin(self._core))
-                await self._until(self._is_visible)
+                await self._progress.until(self._is_visible)
                 self._raise_if_dead()
             stopwatch.lap("seam")
             self.takeover_times = stopwatch.times
@@ -201,13 +206,10 @@ class Engine:
         except RuntimeError:
             raise WriterClosed("the event loop of this writer is closed", log=self.name) from None
 
+    @guarded
     def _pump(self) -> None:
-        if self._core is None or self._buried:
-            return
-        try:
+        if self._core is not None and not self._buried:
             self._send_all()
-        except Exception as error:  # noqa: BLE001 - a defect must end the handle, not its loop
-            self._break_down(error)
 
     def _send_all(self) -> None:
         core, batcher = self.core, self.batcher
@@ -223,7 +225,7 @@ class Engine:
                 break
             turn_bytes += batch.bytes
             self._lingered = False
-            self._last_pushed = batch
+            self._last_pushed = self._in_hand = batch
             if meter is not None:
                 sent.append(batch)
             if core.table_due:
@@ -231,6 +233,7 @@ class Engine:
                 self.submit_entry(*core.push_table(core.stamp()))
                 trace.after("producers.tabled")
             ledger_id, buffers = core.push(batch)
+            self._in_hand = None
             trace.before("append.pushed")
             self.submit_entry(ledger_id, buffers)
             trace.after("append.pushed")
@@ -268,6 +271,7 @@ class Engine:
             entry_id,
         )
 
+    @guarded
     def on_confirmed(self, ledger_id: int, last_entry: int) -> None:
         core = self._core
         if core is None:
@@ -293,12 +297,14 @@ class Engine:
         elif appender.publish_is_free or self.core.is_ledger_idle(ledger_id):
             appender.publish()
 
+    @guarded
     def _publish_due(self, ledger_id: int) -> None:
         self._publish_timers.pop(ledger_id, None)
         appender = self._driver.appenders.get(ledger_id)
         if appender is not None and self.core.unpublished(ledger_id):
             appender.publish()
 
+    @guarded
     def on_published(self, ledger_id: int, last_entry: int) -> None:
         if self._core is None:
             return
@@ -307,6 +313,7 @@ class Engine:
         trace.after("append.published")
         self.after_fact()
 
+    @guarded
     def on_failed(self, ledger_id: int, error: DlogError) -> None:
         if self._core is None:
             self._early_failures[ledger_id] = error
@@ -314,6 +321,7 @@ class Engine:
         self._core.on_failed(ledger_id, error)
         self.after_fact()
 
+    @guarded
     def after_fact(self) -> None:
         """Acknowledge what the core released, tell who waits for progress, send what there is room
         for."""
@@ -325,6 +333,7 @@ class Engine:
             for batch in released:
                 size += batch.bytes
                 batch.resolve()
+            for batch in released:
                 if batch.producer is not None:
                     self.batcher.settle(batch)
             last = released[-1]
@@ -333,32 +342,18 @@ class Engine:
             if self.watch.meter is not None:
                 self.watch.meter.acked(released, self.batcher.taken_bytes)
             trace.after("append.acked")
-        if self._watchers:
-            watchers, self._watchers = self._watchers, []
-            for watcher in watchers:
-                if not watcher.done():
-                    watcher.set_result(None)
+        self._progress.tell()
         if core.state is WriterState.DEAD:
             self._bury()
             return
         self._pump()
 
-    def _break_down(self, error: Exception) -> None:
+    def break_down(self, error: Exception) -> None:
         """A defect of ours reached the border: stop before it does harm, and let everybody know."""
-        if not isinstance(error, DlogError):
-            _log.exception("log %s: the writer broke", self.name, exc_info=error)
-            broken = Broken(f"the writer of log {self.name!r} broke: {error!r}", log=self.name)
-            broken.__cause__ = error
-            error = broken
-        self.core.die(error)
-        self._bury()
-
-    async def _until(self, fact: Any) -> None:
-        """Looks again after every fact."""
-        while not fact():
-            watcher = self._loop.create_future()
-            self._watchers.append(watcher)
-            await watcher
+        death = as_death(error, f"the writer of log {self.name!r}", self.name)
+        self.core.die(death)
+        if self.core.state is WriterState.DEAD:
+            self._bury()
 
     # --- duties
 
@@ -374,7 +369,8 @@ class Engine:
 
     def _duty_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self._break_down(error)
+            self.break_down(error)
+        self._progress.tell()
 
     async def _fulfil(self, duty: Duty) -> None:
         number = self.core.current.number
@@ -415,6 +411,7 @@ class Engine:
             if timer is not None:
                 timer.cancel()
 
+    @guarded
     def _check_age(self) -> None:
         pause_s = min(self.core.log_options.segment_age_s / AGE_CHECKS, AGE_CHECK_S_MAX)
         self._age_timer = self._loop.call_later(pause_s, self._check_age)
@@ -424,7 +421,7 @@ class Engine:
         before = self.rotations
         self._rotation_asked = True
         self._care()
-        await self._until(lambda: self.rotations > before or self._is_over())
+        await self._progress.until(lambda: self.rotations > before or self._is_over())
         self._raise_if_dead()
         if self.rotations == before:
             told = f"the writer of log {self.name!r} was closed before it rotated"
@@ -434,7 +431,7 @@ class Engine:
         """The log has to say that it has producers before the first message of one."""
         self.core.numbers_asked = True
         self._care()
-        await self._until(lambda: self.core.seen.meta.producers or self._is_over())
+        await self._progress.until(lambda: self.core.seen.meta.producers or self._is_over())
         self._raise_if_dead()
 
     def _is_over(self) -> bool:
@@ -475,7 +472,7 @@ class Engine:
 
     async def _close(self, ending: Ending, hand_over_to: str | None) -> DlogError | None:
         try:
-            await self._until(lambda: self._duty is None and not self._is_busy())
+            await self._progress.until(lambda: self._duty is None and not self._is_busy())
             self._sealing = True
             core = self.core
             if core.state is WriterState.DEAD:
@@ -485,6 +482,9 @@ class Engine:
             if failure is not None:
                 _log.warning("log %s: closed, but not sealed in the list: %s", self.name, failure)
             return failure
+        except Exception as error:
+            self.break_down(error)
+            raise self.core.error or error from error
         finally:
             self._let_go()
             await self._presence.withdrawn()
@@ -506,18 +506,21 @@ class Engine:
         assert error is not None
         sent = self.core.take_unacknowledged()
         left = self.batcher.refuse(error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD))
+        if self._in_hand is not None:  # it could not even be encoded
+            left.insert(0, self._in_hand)
+            self._in_hand = None
         if self.heir is None:
             fail_batches(error, sent, left)
             self.failed_batches = sent + left
         else:
             self.heir(error, sent, left)
-        if self.watch.meter is not None:
-            self.watch.meter.failed(self.failed_batches)
         self.batcher.release(sum(batch.bytes for batch in sent + left))
         self._let_go()
-        for watcher in self._watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+        if self._duty is not None and self._duty is not asyncio.current_task():
+            self._duty.cancel()  # it may wait for what no longer happens
+        self._progress.tell()
+        if self.watch.meter is not None:
+            self.watch.meter.failed(self.failed_batches)
 
     @property
     def unacknowledged(self) -> int:
@@ -560,14 +563,6 @@ class Engine:
             batch.resolve(error)
 
 
-def fail_batches(error: DlogError, sent: list[Batch], left: list[Batch]) -> None:
-    """What was sent is unknown, what was not did not happen."""
-    for batch in sent:
-        batch.resolve(error.again(outcome=Outcome.UNKNOWN, handle=Handle.DEAD))
-    for batch in left:
-        batch.resolve(error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD))
-
-
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -595,6 +590,6 @@ class _WriterDriver(Driver):
             case Release():
                 self._engine.after_fact()
             case Drained(ledger_id=ledger_id):
-                await self._engine._until(lambda: self._engine.core.drained(ledger_id))
+                await self._engine._progress.until(lambda: self._engine.core.drained(ledger_id))
             case _:
                 return await super().perform(effect)

@@ -33,10 +33,12 @@ from dlog.ledger.store import ClosedLedger
 from dlog.meta.cas import read_log
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import FillOptions
+from dlog.progress import Progress
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
+from dlog.writer.defects import as_death, guarded
 from dlog.writer.filled import FilledSegment
-from dlog.writer.pipe import CODECS, Pipe
+from dlog.writer.pipe import CODECS, Pipe, check_codec
 from dlog.writer.presence import Presence
 from dlog.writer.producers import Producers
 from dlog.writer.segments import job_ledger
@@ -53,6 +55,7 @@ class Filling:
     """Implements `AppenderListener`."""
 
     def __init__(self, stores: Stores, name: str, job: str, options: FillOptions) -> None:
+        check_codec(options.codec)
         self.name = name
         self.job = job
         self.is_over = False  # closed, or given up
@@ -78,7 +81,7 @@ class Filling:
         self._first_time_us = 0
         self._flushing = False
         self._failure: DlogError | None = None
-        self._watchers: list[asyncio.Future[None]] = []
+        self._progress = Progress()
         self._giving_up: asyncio.Task[None] | None = None
 
     # --- what it is
@@ -160,13 +163,13 @@ class Filling:
     def _wake(self) -> None:
         self._loop.call_soon(self._pump)
 
+    @guarded
     def _pump(self) -> None:
-        if self._pipe is None or self._failure is not None:
-            return
-        try:
+        if self._pipe is not None and self._failure is None:
             self._push_all(self._pipe)
-        except DlogError as error:
-            self.fail(error)
+
+    def break_down(self, error: Exception) -> None:
+        self.fail(as_death(error, f"the segment of job {self.job!r}", self.name))
 
     def _push_all(self, pipe: Pipe) -> None:
         turn_bytes = 0
@@ -188,6 +191,7 @@ class Filling:
         self._first_time_us = self._first_time_us or self._last_time_us
         return self._last_time_us
 
+    @guarded
     def on_confirmed(self, ledger_id: int, last_entry: int) -> None:
         pipe = self._pipe
         if pipe is None or ledger_id != pipe.ledger_id or self._failure is not None:
@@ -196,7 +200,7 @@ class Filling:
         pipe.last_confirmed = last_entry
         released: list[Batch] = pipe.released(last_entry)
         self.batcher.release(sum(batch.bytes for batch in released))
-        self._tell()
+        self._progress.tell()
         self._pump()
 
     def on_published(self, ledger_id: int, last_entry: int) -> None:
@@ -210,19 +214,13 @@ class Filling:
         if self._failure is None:
             self._failure = error
             self.batcher.refuse(error)
-            self._tell()
+            self._progress.tell()
 
-    def _tell(self) -> None:
-        watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+    def _is_drained(self) -> bool:
+        return self.pipe.is_drained and not self.batcher.pending
 
     async def _drained(self) -> None:
-        while self._failure is None and not (self.pipe.is_drained and not self.batcher.pending):
-            watcher = self._loop.create_future()
-            self._watchers.append(watcher)
-            await watcher
+        await self._progress.until(lambda: self._failure is not None or self._is_drained())
         if self._failure is not None:
             raise self._failure.again()
 

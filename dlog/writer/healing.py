@@ -86,14 +86,16 @@ def _replace_current(core: WriterCore) -> Procedure[None]:
     else:
         core.on_closed(old, closed)
         predecessor, base_seq = (old.ledger_id, closed.last_entry), core.closed[-1][1].next_seq
-    rebuilt = list(old.sent)
+    rebuilding = core.rebuilding = old.sent.copy()
     old.sent.clear()
     new = switch(core, predecessor, base_seq)
     core.remove_pipe(old)
-    before_us = rebuilt[0].timestamp_us if rebuilt else None
+    before_us = rebuilding[0].timestamp_us if rebuilding else None
     yield from write_seam(core, new, "heal.rebuilt", before_us)
-    for batch in rebuilt:
-        yield SubmitEntry(new.ledger_id, core.push_again(batch))
+    while rebuilding:
+        buffers = core.push_again(rebuilding[0])
+        rebuilding.popleft()
+        yield SubmitEntry(new.ledger_id, buffers)
 
 
 def _list_successor(core: WriterCore) -> Procedure[None]:

@@ -14,15 +14,18 @@ from dlog import limits
 from dlog.errors import DlogError, check
 from dlog.ledger.store import Buffer
 from dlog.meta.listed import Sealed
-from dlog.wire.batch import Codec
+from dlog.wire.batch import Codec, check_installed
 from dlog.writer.batch import Batch
 from dlog.writer.producers import Producers
 from dlog.writer.segments import BIRTH_ENTRY
 
 CODECS = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-
-
 NEVER = 1 << 63
+
+
+def check_codec(name: str) -> None:
+    """`Unsupported`, with what to install, where this process has no such codec."""
+    check_installed(CODECS[name])
 
 
 class PipeState(enum.Enum):

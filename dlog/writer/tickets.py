@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import logging
 import os
 import threading
@@ -219,7 +220,8 @@ def _waker(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callabl
     def call() -> None:
         if threading.get_ident() == thread:
             wake()
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(wake)
+        else:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits there
+                loop.call_soon_threadsafe(wake)
 
     return call

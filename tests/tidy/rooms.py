@@ -40,7 +40,7 @@ ROOMS = (
     Room(
         "floor",
         (
-            r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|nudge|calls|patience|together|opening|_version)",
+            r"dlog\.(ids|errors|limits|options|uri|clock|chance|trace|nudge|calls|patience|progress|together|opening|_version)",
             r"dlog\.(secret|tls|certificates|findings|forgotten|reason|stalls)",
             r"dlog\.metrics(\.(sink|catalogue|flusher))?",
         ),

@@ -38,6 +38,7 @@ from dlog.errors import (
     Outcome,
     TooLarge,
     WriterClosed,
+    as_broken,
 )
 from dlog.ledger.bookkeeper.core import changes
 from dlog.ledger.bookkeeper.core.append_effects import (
@@ -286,7 +287,14 @@ class BookKeeperAppender:
 
     def _pump_soon(self) -> None:
         if self._pump_handle is None and not self._is_ended:
-            self._pump_handle = self._loop.call_soon(self._pump)
+            self._pump_handle = self._loop.call_soon(self._pump_due)
+
+    def _pump_due(self) -> None:
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001 - a defect must end the appender, not hang it
+            self._fail_broken(error)
+            self._after_fact()
 
     # --- Facts
 
@@ -310,16 +318,17 @@ class BookKeeperAppender:
         that raises: links and timers must go on, and nobody may wait for ever."""
         try:
             fact(*about)
-        except DlogError as error:
-            self.core.fail(error)
         except Exception as error:  # noqa: BLE001 - of a policy, or a defect
             self._fail_broken(error)
-        self._after_fact()
+        try:
+            self._after_fact()
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._fail_broken(error)
+            if self.core.failure is not None:
+                self._tell_failure(self.core.failure)
 
     def _fail_broken(self, error: BaseException) -> None:
-        broken = Broken(f"ledger {self.ledger_id}: {error!r}", ledger_id=self.ledger_id)
-        broken.__cause__ = error
-        self.core.fail(broken)
+        self.core.fail(as_broken(error, f"ledger {self.ledger_id}", ledger_id=self.ledger_id))
 
     def _after_fact(self) -> None:
         core = self.core

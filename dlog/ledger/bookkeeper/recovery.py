@@ -19,7 +19,7 @@ from typing import Any
 
 from dlog import trace
 from dlog.clock import SYSTEM_CLOCK, Clock
-from dlog.errors import Broken, DlogError, Timeout, Unavailable
+from dlog.errors import DlogError, Timeout, Unavailable, as_broken
 from dlog.ledger.bookkeeper.core.end_search import BATCH_FRAME_BYTES
 from dlog.ledger.bookkeeper.core.recovery import (
     ChangeLedger,
@@ -314,12 +314,9 @@ class _Tail:
                 self._found.set_result(self._core.found)
 
     def _fail(self, error: BaseException) -> None:
-        if not isinstance(error, DlogError):
-            broken = Broken(f"a recovery stopped: {error!r}", ledger_id=self._ledger_id)
-            broken.__cause__ = error
-            error = broken
         if not self._found.done():
-            self._found.set_exception(error)
+            who = f"the recovery of ledger {self._ledger_id}"
+            self._found.set_exception(as_broken(error, who, ledger_id=self._ledger_id))
 
     def on_adds(self, bookie_id: str, answer: Answer, entry_ids: list[int]) -> None:
         self.tell(lambda now_s: self._core.on_adds(bookie_id, answer, entry_ids, now_s=now_s))

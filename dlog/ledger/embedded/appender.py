@@ -19,6 +19,7 @@ from dlog.errors import (
     NotFound,
     TooLarge,
     WriterClosed,
+    as_broken,
     check,
 )
 from dlog.ledger.embedded.committer import Committer, Confirmed, Waiting
@@ -197,12 +198,18 @@ class EmbeddedAppender:
     def _hand_over(self, call: Callable[..., None], *facts: object) -> None:
         """From the committer's thread, or from the loop when there was no thread."""
         try:
-            self._loop.call_soon_threadsafe(call, *facts)
+            self._loop.call_soon_threadsafe(self._tell, call, *facts)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             self._abandoned = True
             self._committer.stop()
             if call == self._end:
                 self._words.close()
+
+    def _tell(self, call: Callable[..., None], *facts: object) -> None:
+        try:
+            call(*facts)
+        except Exception as error:  # noqa: BLE001 - a defect must end the appender, not hang it
+            self._fail(as_broken(error, f"ledger {self.ledger_id}", ledger_id=self.ledger_id))
 
     def _confirm(self, fact: Confirmed) -> None:
         if self._abandoned or self._failure is not None:

@@ -290,7 +290,7 @@ def sweeper_is_left(patch: Patch) -> None:
 def feed_task_is_left(patch: Patch) -> None:
     async def close(self: Feed) -> None:
         self._ended = True
-        self._tell()
+        self._progress.tell()
 
     patch.setattr(Feed, "close", close)
 

@@ -513,6 +513,28 @@ async def test_a_policy_that_raises_ends_the_appender(
         await ended(made)
 
 
+@pytest.mark.parametrize("name", ["take_run", "send_end", "has_to_send", "on_adds"])
+async def test_a_defect_behind_the_caller_is_told(
+    nodes: LedgerNodes, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What the loop and the links call: whoever waits for entries would wait for ever."""
+    made = await whole(nodes)
+    await made.appender.birth([b"birth"])
+    real, left = getattr(made.appender.core, name), [KeyError("a defect of ours")]
+
+    def fail(*about: object) -> object:
+        if left:
+            raise left.pop()
+        return real(*about)
+
+    made.appender.submit([b"1"])
+    monkeypatch.setattr(made.appender.core, name, fail)
+    await made.heard.until_failed()
+    assert isinstance(made.heard.failed, Broken)
+    assert "a defect of ours" in made.heard.failed.message
+    await ended(made)
+
+
 async def test_others_change_older_fragments_under_us(nodes: LedgerNodes, meta: Meddling) -> None:
     """metadata_overwritten: what a repair wrote meanwhile stays."""
     made = await whole(nodes, spares=2)
