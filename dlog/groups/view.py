@@ -35,7 +35,7 @@ class WorkerId(NamedTuple):
         return f"{self.name}~{self.incarnation[-8:]}"
 
 
-@functools.lru_cache(maxsize=1 << 11)  # each renewal asks, and each look at a neighbour
+@functools.lru_cache(maxsize=1 << 6)  # each renewal asks, and each look at a neighbour
 def _node_of(worker: WorkerId) -> str:
     return f"{escape(worker.name)}~{worker.incarnation}"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from dlog.errors import ConfigError, ForkedHandle
+from dlog.errors import ConfigError, ForkedHandle, Outcome
 
 Answer = TypeVar("Answer")
+
+FAREWELL_S = 1.0  # for what still runs when the loop ends
 
 
 class Portal:
@@ -38,6 +41,11 @@ class Portal:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if not self._stopped:
+                raise
+            told = "this client was closed while it was asked"
+            raise ConfigError(told, outcome=Outcome.UNKNOWN) from None
         except BaseException:
             future.cancel()  # of a call that ended by itself: no effect
             raise
@@ -89,8 +97,15 @@ class Portal:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Whoever stops the loop, waiting for it or not: its thread closes it."""
+    """Whoever stops the loop, waiting for it or not: its thread closes it. Threads that still wait
+    for an answer of it are told that there is none."""
     try:
         loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=FAREWELL_S))
+            loop.run_until_complete(asyncio.sleep(0))  # and what their ends call
     finally:
         loop.close()
