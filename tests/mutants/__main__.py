@@ -2,7 +2,7 @@
 reports which ones no test noticed.
 
     python -m tests.mutants [--seed S] [--count N] [--rooms writer reader] [--only 3,17]
-    python -m tests.mutants map [FOLDER_OR_FILE ...]
+    python -m tests.mutants map [--tier check] [--seconds S] [FOLDER_OR_FILE ...]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,9 +26,11 @@ from tests.mutants.draw import Mutant, draw, modules
 from tests.mutants.runs import Runner, slowness
 from tests.mutants.scratch import Scratch, copy_tree, tracked_files
 from tests.mutants.trials import Unsteady, Verdict, chosen_tests, try_one
+from tests.tiers import TIERS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = "writer reader ledger meta groups streams admin wire spark".split()
+MAP = ROOT / ".mutants" / "map.sqlite"
 COULD_NOT_RUN, MISSED = 2, 1
 
 
@@ -39,7 +42,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", help="numbers of a seed's mutants, as 3,17 or 20-30")
     parser.add_argument("--seconds", type=float, default=60.0, help="for the tests of a mutant")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
-    parser.add_argument("--map", type=Path, default=ROOT / ".mutants" / "map.sqlite")
+    _add_common(parser)
     parser.add_argument("--json", type=Path, default=ROOT / ".mutants" / "report.json")
     parser.add_argument("--at-least", type=float, help="fail below this part noticed")
     parser.add_argument(
@@ -49,10 +52,40 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
+def map_arguments(given: Sequence[str]) -> argparse.Namespace:
+    told = "Record which test runs which lines of dlog/. What is recorded already is kept."
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants map", description=told)
+    parser.add_argument("places", nargs="*", metavar="FOLDER_OR_FILE", default=mapping.FOLDERS)
+    parser.add_argument("--seconds", type=float, help="stop then; the next run goes on from there")
+    _add_common(parser)
+    return parser.parse_args(given)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--map", type=Path, default=MAP, help="the file of the coverage map")
+    told = "the tests that count: those of `make check`, `make test` (default) or `make full`"
+    parser.add_argument("--tier", choices=TIERS, default="test", help=told)
+
+
+def make_map(given: Sequence[str]) -> int:
+    asked = map_arguments(given)
+    try:
+        files = mapping.mapped_files(ROOT, asked.tier, asked.places)
+    except mapping.NotTraced as error:
+        print(error, file=sys.stderr)
+        return COULD_NOT_RUN
+    for number in (signal.SIGINT, signal.SIGTERM):  # either ends what runs; the map keeps the rest
+        signal.signal(number, signal.default_int_handler)
+    try:
+        return _refresh(asked.map, asked.tier, files, asked.seconds)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here", file=sys.stderr)
+        return COULD_NOT_RUN
+
+
 def main(given: Sequence[str]) -> int:
     if given[:1] == ["map"]:
-        target = ROOT / ".mutants" / "map.sqlite"
-        return _refresh(target, mapping.mapped_files(ROOT, given[1:] or mapping.FOLDERS), None)
+        return make_map(given[1:])
     asked = arguments(given)
     seed = asked.seed or _commit_before()
     sources = modules(ROOT, asked.rooms)
@@ -61,14 +94,16 @@ def main(given: Sequence[str]) -> int:
         for mutant in mutants:
             print(f"mutant {mutant.number}, {mutant.edit.operator}\n{mutant.diff}\n")
         return 0
+    traced = mapping.mapped_files(ROOT, asked.tier)
     if asked.map_seconds != 0:
-        failed = _refresh(asked.map, mapping.mapped_files(ROOT), asked.map_seconds)
+        failed = _refresh(asked.map, asked.tier, traced, asked.map_seconds)
         if failed:
             return failed
     everywhere = {**modules(ROOT, ["."]), **sources}
     known = CoverageMap(asked.map)
     unsteady = Unsteady()
-    files = [file for file in mapping.mapped_files(ROOT) if file not in known.complete_files()]
+    mapped = known.complete_files(asked.tier)
+    files = [file for file in traced if file not in mapped]
     slow = slowness()
     print(f"seed {seed}: {len(mutants)} mutants; the machine is {slow:.1f} times slow", flush=True)
     verdicts = _run(mutants, known, everywhere, asked, unsteady, files)
@@ -92,7 +127,8 @@ def _run(
     waiting: queue.SimpleQueue[tuple[Mutant, int, list[MappedTest]]] = queue.SimpleQueue()
     chosen_files: set[str] = set()
     for mutant in mutants:
-        covering, tests = chosen_tests(known, mutant, sources, asked.seconds, ROOT, files)
+        found = chosen_tests(known, mutant, sources, asked.seconds, ROOT, files, asked.tier)
+        covering, tests = found
         waiting.put((mutant, covering, tests))
         chosen_files |= {test.file for test in tests}
     verdicts: list[Verdict] = []
@@ -104,7 +140,7 @@ def _run(
             shutil.copytree(made / "0", made / str(number), symlinks=True)
 
         def work(number: int) -> None:
-            runner = Runner(Scratch(made / str(number)), sorted(chosen_files))
+            runner = Runner(Scratch(made / str(number)), sorted(chosen_files), asked.tier)
             while True:
                 try:
                     mutant, covering, tests = waiting.get_nowait()
@@ -126,15 +162,18 @@ def _run(
     return sorted(verdicts, key=lambda verdict: verdict.mutant.number)
 
 
-def _refresh(target: Path, files: Sequence[str], seconds: float | None) -> int:
-    stale = mapping.stale_files(ROOT, target, files)
+def _refresh(target: Path, tier: str, files: Sequence[str], seconds: float | None) -> int:
+    stale = mapping.stale_files(ROOT, target, tier, files)
+    kept = len(files) - len(stale)
+    print(f"the map has {kept} of {len(files)} test files up to date", flush=True)
     if not stale:
         return 0
     if importlib.util.find_spec("coverage") is None:
         print("the map is not up to date, and package coverage is not installed", file=sys.stderr)
         return COULD_NOT_RUN
     print(f"{len(stale)} test files are new to the map, or changed: they run once", flush=True)
-    mapping.build(ROOT, target, stale, None if seconds is None else time.monotonic() + seconds)
+    until = None if seconds is None else time.monotonic() + seconds
+    mapping.build(ROOT, target, tier, stale, until)
     return 0
 
 

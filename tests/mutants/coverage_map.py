@@ -16,13 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.tiers import TIERS
+
+_SHAPE = 2  # of the tables; a map of another shape is made anew
 _TABLES = """
 CREATE TABLE IF NOT EXISTS sources
     (id INTEGER PRIMARY KEY, path TEXT, digest TEXT, text BLOB, UNIQUE (path, digest));
 CREATE TABLE IF NOT EXISTS test_files
-    (id INTEGER PRIMARY KEY, path TEXT UNIQUE, digest TEXT, complete INTEGER);
+    (id INTEGER PRIMARY KEY, path TEXT UNIQUE, digest TEXT, tier TEXT, complete INTEGER);
 CREATE TABLE IF NOT EXISTS tests
-    (id INTEGER PRIMARY KEY, file INTEGER, name TEXT UNIQUE, seconds REAL, passed INTEGER);
+    (id INTEGER PRIMARY KEY, file INTEGER, name TEXT UNIQUE, seconds REAL, passed INTEGER,
+     tier TEXT);
 CREATE TABLE IF NOT EXISTS spans (id INTEGER PRIMARY KEY, bits BLOB UNIQUE);
 CREATE TABLE IF NOT EXISTS touched
     (source INTEGER, test INTEGER, span INTEGER, PRIMARY KEY (source, test)) WITHOUT ROWID;
@@ -39,6 +43,7 @@ class MappedTest:
     seconds: float
     passed: bool
     breadth: int
+    tier: str = TIERS[0]
 
     @property
     def file(self) -> str:
@@ -56,6 +61,11 @@ class TracedTest:
     seconds: float
     passed: bool
     lines: Mapping[str, frozenset[int]]  # by module path
+    tier: str = TIERS[0]
+
+
+def tiers_up_to(tier: str) -> tuple[str, ...]:
+    return TIERS[: TIERS.index(tier) + 1]
 
 
 def digest(text: bytes) -> str:
@@ -77,6 +87,10 @@ class CoverageMap:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, timeout=60, check_same_thread=False)
+        if self._db.execute("PRAGMA user_version").fetchone() != (_SHAPE,):
+            tables = "sources test_files tests spans touched".split()
+            self._db.executescript("".join(f"DROP TABLE IF EXISTS {name};" for name in tables))
+            self._db.execute(f"PRAGMA user_version = {_SHAPE}")
         self._db.executescript(_TABLES)
         self._span = functools.lru_cache(100_000)(self._new_span)
 
@@ -88,9 +102,10 @@ class CoverageMap:
         with self._db:
             yield
 
-    def complete_files(self) -> dict[str, str]:
-        """Each test file that is mapped wholly, with the digest of its text."""
-        return dict(self._db.execute("SELECT path, digest FROM test_files WHERE complete"))
+    def complete_files(self, tier: str = TIERS[0]) -> dict[str, str]:
+        """Each test file whose tests of this tier are all mapped, with the digest of its text."""
+        rows = self._db.execute("SELECT path, digest, tier FROM test_files WHERE complete")
+        return {path: digest for path, digest, mapped in rows if tier in tiers_up_to(mapped)}
 
     def forget_file(self, path: str) -> None:
         with self._db:
@@ -100,19 +115,26 @@ class CoverageMap:
             self._db.execute("DELETE FROM test_files WHERE path = ?", (path,))
 
     def store_file(
-        self, root: Path, path: str, tests: Iterable[TracedTest], *, complete: bool
+        self,
+        root: Path,
+        path: str,
+        tests: Iterable[TracedTest],
+        *,
+        complete: bool,
+        tier: str = TIERS[-1],
     ) -> None:
-        """Replace what is known of a test file."""
+        """Replace what is known of a test file by its tests up to this tier."""
         self.forget_file(path)
         with self._db:
             file = self._db.execute(
-                "INSERT INTO test_files (path, digest, complete) VALUES (?, ?, ?)",
-                (path, digest((root / path).read_bytes()), complete),
+                "INSERT INTO test_files (path, digest, tier, complete) VALUES (?, ?, ?, ?)",
+                (path, digest((root / path).read_bytes()), tier, complete),
             ).lastrowid
             for test in tests:
                 number = self._db.execute(
-                    "INSERT OR REPLACE INTO tests (file, name, seconds, passed) VALUES (?,?,?,?)",
-                    (file, test.name, test.seconds, test.passed),
+                    "INSERT OR REPLACE INTO tests (file, name, seconds, passed, tier)"
+                    " VALUES (?, ?, ?, ?, ?)",
+                    (file, test.name, test.seconds, test.passed, test.tier),
                 ).lastrowid
                 self._db.executemany(
                     "INSERT OR REPLACE INTO touched VALUES (?, ?, ?)",
@@ -144,10 +166,10 @@ class CoverageMap:
     @functools.cached_property
     def _tests(self) -> dict[int, MappedTest]:
         breadths = dict(self._db.execute("SELECT test, count(*) FROM touched GROUP BY test"))
-        rows = self._db.execute("SELECT id, name, seconds, passed FROM tests")
+        rows = self._db.execute("SELECT id, name, seconds, passed, tier FROM tests")
         return {
-            number: MappedTest(name, seconds, bool(passed), breadths.get(number, 0))
-            for number, name, seconds, passed in rows
+            number: MappedTest(name, seconds, bool(passed), breadths.get(number, 0), tier)
+            for number, name, seconds, passed, tier in rows
         }
 
     def _versions(self, path: str) -> list[tuple[int, str]]:
@@ -177,13 +199,18 @@ def then_lines(then: str, now: str, lines: set[int]) -> set[int]:
     """Where these lines of `now` stood in `then`. A new line stands for its neighbours."""
     if then == now:
         return lines
-    before, after = then.splitlines(), now.splitlines()
+    before = then.splitlines()
     found: set[int] = set()
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    for _, start, end, first, last in matcher.get_opcodes():
+    for _, start, end, first, last in _differences(then, now):
         here = {line for line in lines if first < line <= last}
         if end - start == last - first:
             found |= {line - first + start for line in here}
         elif here:
             found |= set(range(max(1, start), min(len(before), end + 1) + 1))
     return found
+
+
+@functools.lru_cache(1_000)
+def _differences(then: str, now: str) -> list[tuple[str, int, int, int, int]]:
+    before, after = then.splitlines(), now.splitlines()
+    return difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()

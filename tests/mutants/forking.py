@@ -20,6 +20,7 @@ import pytest
 
 from tests.mutants.chosen import Chosen, draw_the_same_examples
 from tests.mutants.patching import changed_code, patch
+from tests.mutants.priority import keep_priority
 
 
 class Forking:
@@ -42,6 +43,7 @@ class Forking:
                 child = os.fork()
                 if child == 0:
                     os.setsid()
+                    keep_priority()
                     try:
                         self._run(session, Path(line.strip()))
                     finally:

@@ -1,4 +1,4 @@
-"""Builds the coverage map, a few test files at a time, so that a build may be cut and resumed.
+"""Builds the coverage map of a tier, some test files at a time. A build may be cut and resumed.
 
 Only files that are new, or that changed since, are run. One process at low priority does it. Tests
 that need servers are not traced.
@@ -15,49 +15,67 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.mutants.coverage_map import CoverageMap, digest
+from tests.mutants.coverage_map import CoverageMap, digest, tiers_up_to
+from tests.mutants.priority import give_way
+from tests.tiers import tier_of_folder
 
 # In the order in which they are traced: what covers much in little time comes first.
 FOLDERS = (
     "tests/scenarios",
     *(f"tests/unit/{room}" for room in ("writer", "reader", "ledger", "meta", "groups")),
-    *(f"tests/unit/{room}" for room in ("streams", "admin", "standby")),
-    "tests/api",
-    "tests/unit/wire",
+    *(f"tests/unit/{room}" for room in ("streams", "admin", "wire", "spark", "standby")),
     "tests/conformance",
+    "tests/api",
+    "tests/unit",
     "tests/sim",
     "tests/fuzz",
-    "tests/unit",
     "tests/chaos",
     "tests/spark",
 )
 # These use what the tracer uses, or run programs whose lines the tracer does not see.
 NEVER = ("test_benchmarks_run.py", "test_planted.py", "test_benchmark.py", "test_core_coverage.py")
-SLICE_FILES = 8
-SLICE_S = 900.0
-SIM_SECONDS = "1"
+SLICE_FILES = 20
+SLICE_S = 1_800.0
 
 
-def mapped_files(root: Path, folders: Sequence[str] = FOLDERS) -> list[str]:
-    """The test files that are traced, in the order in which they are."""
-    found = [
-        path.relative_to(root).as_posix()
-        for folder in folders
-        for path in sorted((root / folder).rglob("test_*.py"))
-        if path.name not in NEVER
-    ]
+class NotTraced(ValueError):
+    pass
+
+
+def mapped_files(root: Path, tier: str, places: Sequence[str] = FOLDERS) -> list[str]:
+    """The test files of these folders and files that are traced for this tier, in that order.
+    Raises NotTraced if a place has none."""
+    found: list[str] = []
+    for place in places:
+        path = (root / place).resolve()
+        files = [path] if path.is_file() else sorted(path.rglob("test_*.py"))
+        traced = [file.relative_to(root).as_posix() for file in files if _is_traced(root, file)]
+        found += [file for file in traced if tier_of_folder(file) in tiers_up_to(tier)]
+        if not traced:
+            raise NotTraced(
+                f"{place!r} must be a folder below tests/ with files test_*.py, or such a file; "
+                f"these are never traced: {', '.join(NEVER)}"
+            )
     return list(dict.fromkeys(found))
 
 
-def stale_files(root: Path, target: Path, files: Iterable[str]) -> list[str]:
+def _is_traced(root: Path, file: Path) -> bool:
+    named = file.name.startswith("test_") and file.suffix == ".py" and file.name not in NEVER
+    return named and file.is_relative_to(root / "tests")
+
+
+def stale_files(root: Path, target: Path, tier: str, files: Iterable[str]) -> list[str]:
     kept = CoverageMap(target)
-    known = kept.complete_files()
+    known = kept.complete_files(tier)
     kept.close()
     return [file for file in files if known.get(file) != digest((root / file).read_bytes())]
 
 
-def build(root: Path, target: Path, files: Sequence[str], until: float | None = None) -> list[str]:
-    """Trace these test files; the ones that are left when time is up are returned."""
+def build(
+    root: Path, target: Path, tier: str, files: Sequence[str], until: float | None = None
+) -> list[str]:
+    """Trace the tests of these files up to this tier. Returns the files that are not wholly mapped
+    when time is up."""
     begun = time.monotonic()
     left = list(files)
     while left and (until is None or time.monotonic() < until):
@@ -65,25 +83,24 @@ def build(root: Path, target: Path, files: Sequence[str], until: float | None = 
         spent = time.monotonic() - begun
         print(f"{spent:6.0f} s  {len(portion) + len(left)} files left: {portion[0]} …", flush=True)
         limit = SLICE_S if until is None else min(SLICE_S, until - time.monotonic())
-        _trace(root, target, portion, limit)
-    missed = stale_files(root, target, files)
+        _trace(root, target, tier, portion, limit)
+    missed = stale_files(root, target, tier, files)
     for file in missed:
         print(f"not mapped wholly: {file}")
     return missed
 
 
-def _trace(root: Path, target: Path, files: Sequence[str], seconds: float) -> None:
+def _trace(root: Path, target: Path, tier: str, files: Sequence[str], seconds: float) -> None:
     path = [str(root), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "COVERAGE_CORE": "ctrace",  # the only one that knows contexts in every version
         "MUTANTS_MAP": str(target.absolute()),
-        "DLOG_SIM_SECONDS": SIM_SECONDS,
     }
     with tempfile.TemporaryDirectory(prefix="dlog-map-") as scratch:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["-p", "tests.mutants.tracing", "--tb=line", f"--basetemp={scratch}/t"]
-        command += ["--timeout=240", *files]
+        command += ["--continue-on-collection-errors", "--timeout=240", "--tier", tier, *files]
         with (
             open(target.with_suffix(".log"), "ab") as output,
             subprocess.Popen(
@@ -94,7 +111,7 @@ def _trace(root: Path, target: Path, files: Sequence[str], seconds: float) -> No
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: os.nice(10),
+                preexec_fn=give_way,
             ) as run,
         ):
             end_within(run, seconds, signal.SIGINT)
@@ -120,10 +137,3 @@ def end_within(
         except ProcessLookupError:
             pass
         run.wait()
-
-
-if __name__ == "__main__":
-    ROOT = Path(__file__).resolve().parents[2]
-    TARGET = Path(os.environ.get("MUTANTS_MAP", ROOT / ".mutants" / "map.sqlite"))
-    WANTED = mapped_files(ROOT, sys.argv[1:] or FOLDERS)
-    build(ROOT, TARGET, stale_files(ROOT, TARGET, WANTED))

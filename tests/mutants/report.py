@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tests.mutants.trials import LIVES, NOTICED, Verdict
+from tests.mutants.trials import LIVES, NOT_COVERED, NOTICED, Verdict
 
 
 def row(verdict: Verdict) -> str:
@@ -39,9 +39,15 @@ def summary(verdicts: Sequence[Verdict], unsteady: Sequence[str]) -> str:
     for room in sorted({verdict.mutant.room for verdict in verdicts}):
         of_room = [verdict for verdict in verdicts if verdict.mutant.room == room]
         parts.append(f"{room:10} {len(of_room):5} {rate(of_room):8.0%}")
-    noticed = len(verdicts) - len(alive)
-    parts.append(f"{noticed} of {len(verdicts)} mutants noticed: {rate(verdicts):.1%}")
+    covered = [verdict for verdict in verdicts if verdict.outcome != NOT_COVERED]
+    parts.append(f"{_noticed(covered)} that a test covers, {len(verdicts) - len(covered)} others")
+    parts.append(_noticed(verdicts))
     return "\n".join(parts)
+
+
+def _noticed(verdicts: Sequence[Verdict]) -> str:
+    noticed = sum(1 for verdict in verdicts if verdict.outcome == NOTICED)
+    return f"{noticed} of {len(verdicts)} mutants noticed: {rate(verdicts):.1%}"
 
 
 def as_json(seed: str, verdicts: Sequence[Verdict], unsteady: Sequence[str]) -> str:

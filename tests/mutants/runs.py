@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.mutants.draw import Mutant
 from tests.mutants.mapping import end_within
 from tests.mutants.patching import is_in_place
+from tests.mutants.priority import keep_priority
 from tests.mutants.scratch import Scratch
 
 TOOL = Path(__file__).resolve().parents[2]
@@ -78,8 +79,11 @@ class Runner:
     """Runs tests of one scratch tree. What a fork of a process that has loaded everything can do is
     done so; an edit of what an import does takes a process of its own."""
 
-    def __init__(self, scratch: Scratch, files: Iterable[str] = ()) -> None:
+    def __init__(
+        self, scratch: Scratch, files: Iterable[str] = (), tier: str | None = None
+    ) -> None:
         self._scratch = scratch
+        self._pytest = [*_PYTEST, *(["--tier", tier] if tier else [])]
         self._files = list(files)
         self._loaded: _Loaded | None = None
 
@@ -111,7 +115,7 @@ class Runner:
                 if ran.manner != "unpatchable":
                     return ran
                 (place / "told").unlink()
-            return _run_alone(self._scratch.tree, asked, place, slow * seconds)
+            return _run_alone(self._pytest, self._scratch.tree, asked, place, slow * seconds)
 
     def can_import(self, mutant: Mutant) -> bool:
         with self._scratch.mutated(mutant.edit), tempfile.TemporaryDirectory() as made:
@@ -129,7 +133,7 @@ class Runner:
         if not self._files:
             return None
         if self._loaded is None or not self._loaded.is_alive():
-            self._loaded = _Loaded(self._scratch.tree, self._files)
+            self._loaded = _Loaded(self._pytest, self._scratch.tree, self._files)
         return self._loaded
 
 
@@ -139,7 +143,6 @@ def environment(tree: Path, scratch: Path) -> dict[str, str]:
     return kept | {
         "PYTHONPATH": os.pathsep.join([str(tree), str(TOOL)]),
         "TMPDIR": str(scratch),
-        "DLOG_SIM_SECONDS": "1",
         "OPENBLAS_NUM_THREADS": "1",  # what forks has one thread
     }
 
@@ -147,11 +150,11 @@ def environment(tree: Path, scratch: Path) -> dict[str, str]:
 class _Loaded:
     """A process that has collected the tests and forks for each run: see `forking.py`."""
 
-    def __init__(self, tree: Path, files: Sequence[str]) -> None:
+    def __init__(self, pytest: Sequence[str], tree: Path, files: Sequence[str]) -> None:
         self._made = tempfile.TemporaryDirectory(prefix="dm-", ignore_cleanup_errors=True)
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        command = [*_PYTEST, "-p", "tests.mutants.forking", "--continue-on-collection-errors"]
+        command = [*pytest, "-p", "tests.mutants.forking", "--continue-on-collection-errors"]
         command += [f"--basetemp={self._made.name}/t", *files]
         pipes = {"MUTANTS_PIPES": f"{commands},{answers}"}
         self._process = subprocess.Popen(
@@ -163,6 +166,7 @@ class _Loaded:
             stderr=subprocess.DEVNULL,
             pass_fds=(commands, answers),
             start_new_session=True,
+            preexec_fn=keep_priority,
         )
         os.close(commands)
         os.close(answers)
@@ -209,17 +213,18 @@ class _Loaded:
         return value
 
 
-def _run_alone(tree: Path, asked: Asked, place: Path, seconds: float) -> Ran:
+def _run_alone(pytest: Sequence[str], tree: Path, asked: Asked, place: Path, seconds: float) -> Ran:
     told = {"MUTANTS_CHOSEN": str(asked.write(place)), "MUTANTS_TOLD": str(place / "told")}
     files = list(dict.fromkeys(name.partition("::")[0] for name in asked.limits))
     process = subprocess.Popen(
-        [*_PYTEST, "-x", "-p", "tests.mutants.chosen", f"--basetemp={place}/t", *files],
+        [*pytest, "-x", "-p", "tests.mutants.chosen", f"--basetemp={place}/t", *files],
         cwd=tree,
         env=environment(tree, place) | told,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=keep_priority,
     )
     finished = end_within(process, seconds)
     return _told(place / "told", asked.limits, finished, time.monotonic())

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 
 from tests.mutants.coverage_map import CoverageMap, MappedTest
 from tests.mutants.edits import Edit
+from tests.tiers import TIERS
 
 # Tests whose production code runs in processes that the tracer does not see, by where it stands.
 UNSEEN = {
@@ -31,23 +32,26 @@ EACH_S = 0.03  # what any test costs, however quick it is
 FILE_S = 0.3  # and what the first one of a file costs
 
 
-def select(known: CoverageMap, edit: Edit, sources: dict[str, str]) -> list[MappedTest]:
+def select(
+    known: CoverageMap, edit: Edit, sources: dict[str, str], tiers: Sequence[str] = TIERS
+) -> list[MappedTest]:
     """In no order. First those that run the edited lines; if there are none, wider ones."""
     source = sources[edit.path]
     found: list[MappedTest] = []
     if edit.function is None:
-        found = _of_users(known, edit, sources)
+        found = _of_users(known, edit, sources, tiers)
     else:
         inside = edit.function[0] <= edit.statement[0] <= edit.function[1]
         spans = (edit.lines, edit.statement) if inside else (edit.function,)  # else a default
         for first, last in spans:
-            found = found or known.tests_of(edit.path, source, range(first, last + 1))
+            tests = known.tests_of(edit.path, source, range(first, last + 1))
+            found = found or [test for test in tests if test.tier in tiers]
     for place, folders in UNSEEN.items():
         if edit.path.startswith(place):
             seen = {test.name for test in found}
             for folder in folders:
                 found += [test for test in known.tests_in(folder) if test.name not in seen]
-    return found
+    return [test for test in found if test.tier in tiers]
 
 
 def unmapped(edit: Edit, files: Iterable[str]) -> list[MappedTest]:
@@ -120,14 +124,17 @@ def _waves(
     return ordered
 
 
-def _of_users(known: CoverageMap, edit: Edit, sources: dict[str, str]) -> list[MappedTest]:
+def _of_users(
+    known: CoverageMap, edit: Edit, sources: dict[str, str], tiers: Sequence[str]
+) -> list[MappedTest]:
     """What runs at import is met where its name is used; failing that, anywhere in its module."""
     found: dict[str, MappedTest] = {}
     names = set(edit.names)
     for path, source in sources.items() if names else ():
         if any(name in source for name in names):
             lines = _uses(source, names)
-            found |= {test.name: test for test in known.tests_of(path, source, lines)}
+            tests = known.tests_of(path, source, lines)
+            found |= {test.name: test for test in tests if test.tier in tiers}
     if not found:
         source = sources[edit.path]
         every = range(1, source.count("\n") + 2)

@@ -68,11 +68,11 @@ def test_a_file_that_was_traced_again_is_stored_once(root: Path) -> None:
 def test_files_that_changed_or_were_cut_short_are_stale(root: Path) -> None:
     target = root / ".mutants" / "map.sqlite"
     _stored(root, _traced("one", 1)).close()
-    assert stale_files(root, target, [TESTS, "tests/test_y.py"]) == ["tests/test_y.py"]
+    assert stale_files(root, target, "check", [TESTS, "tests/test_y.py"]) == ["tests/test_y.py"]
     (root / TESTS).write_text("# changed\n")
-    assert stale_files(root, target, [TESTS]) == [TESTS]
+    assert stale_files(root, target, "check", [TESTS]) == [TESTS]
     _stored(root, _traced("one", 1), complete=False).close()
-    assert stale_files(root, target, [TESTS]) == [TESTS]
+    assert stale_files(root, target, "check", [TESTS]) == [TESTS]
 
 
 def test_lines_are_kept_as_bits() -> None:

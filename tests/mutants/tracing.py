@@ -19,6 +19,7 @@ import coverage
 import pytest
 
 from tests.mutants.coverage_map import CoverageMap, TracedTest
+from tests.tiers import TIERS, tier_of
 
 TRACED_CPU_S = float(os.environ.get("MUTANTS_TRACED_CPU_S", "3"))
 # A test's seconds are its processor time, which a busy machine does not stretch; of a test that
@@ -28,8 +29,11 @@ PATCHES_CODE = re.compile(r"benchmark|planted|survivor|becomes_small|story_and_a
 
 
 class Tracing:
-    def __init__(self, root: Path, target: Path) -> None:
+    def __init__(self, root: Path, target: Path, tier: str) -> None:
         self._root = root
+        self._tier = tier
+        self._given: set[str] = set()  # files that were collected
+        self._broken: set[str] = set()
         self._map = CoverageMap(target)
         self._coverage: coverage.Coverage | None = None
         self._running = False
@@ -38,8 +42,14 @@ class Tracing:
         self._names: list[str] = []
         self._seconds: dict[str, float] = {}
         self._failed: set[str] = set()
+        self._tiers: dict[str, str] = {}
         self._cpu_s = 0.0
         signal.signal(signal.SIGVTALRM, self._on_enough)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        if file.endswith(".py"):
+            (self._broken if report.failed else self._given).add(file)
 
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -54,8 +64,10 @@ class Tracing:
         if file != self._file:
             self._finish_file(complete=True)
             self._file = file
+            self._given.discard(file)
             self._coverage = _tracer(self._root)
         self._names.append(item.nodeid)
+        self._tiers[item.nodeid] = tier_of(item)
         self._start()
         assert self._coverage is not None
         self._coverage.switch_context(str(len(self._names) - 1))
@@ -75,7 +87,14 @@ class Tracing:
             self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self._finish_file(complete=exitstatus in (pytest.ExitCode.OK, 1))
+        ended = exitstatus in (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.TESTS_FAILED,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        )
+        self._finish_file(complete=ended)
+        for file in self._given - self._broken if ended else ():
+            self._map.store_file(self._root, file, [], complete=True, tier=self._tier)
         self._map.close()
 
     def _start(self) -> None:
@@ -109,10 +128,11 @@ class Tracing:
                 round(self._seconds.get(name, 0.0), 4),
                 name not in self._failed,
                 {module: frozenset(ran) for module, ran in traced.items()},
+                self._tiers[name],
             )
             for name, traced in zip(self._names, lines, strict=True)
         ]
-        self._map.store_file(self._root, self._file, tests, complete=complete)
+        self._map.store_file(self._root, self._file, tests, complete=complete, tier=self._tier)
         self._coverage, self._names, self._seconds, self._failed = None, [], {}, set()
 
 
@@ -136,4 +156,5 @@ def _tracer(root: Path) -> coverage.Coverage:
 
 def pytest_configure(config: pytest.Config) -> None:
     target = Path(os.environ["MUTANTS_MAP"])
-    config.pluginmanager.register(Tracing(config.rootpath, target), "mutants-tracing")
+    tier = config.getoption("--tier") or TIERS[-1]
+    config.pluginmanager.register(Tracing(config.rootpath, target, tier), "mutants-tracing")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.coverage_map import CoverageMap, MappedTest
+from tests.mutants.coverage_map import CoverageMap, MappedTest, tiers_up_to
 from tests.mutants.draw import Mutant
 from tests.mutants.runs import Runner, slowness
 from tests.mutants.selection import order, select, unmapped
@@ -63,11 +63,13 @@ def chosen_tests(
     seconds: float,
     tree: Path,
     files: Sequence[str],
+    tier: str,
 ) -> tuple[int, list[MappedTest]]:
-    """How many tests run the line, and those that are worth a try, in order. `files` are not in
-    the map."""
-    found = [*select(known, mutant.edit, sources), *unmapped(mutant.edit, files)]
+    """How many tests up to this tier run the line, and those that are worth a try, in order.
+    `files` are not in the map."""
+    found = select(known, mutant.edit, sources, tiers_up_to(tier))
     found = [test for test in found if (tree / test.file).exists()]
+    found += unmapped(mutant.edit, files)
     return len(found), order(found, mutant.edit.path, seconds)
 
 
