@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from dlog.meta.zookeeper import BELLS_KEPT, ZooKeeperMetaStore
 from dlog.meta.zookeeper_watch import Bell, Sight, ZooKeeperWatch
 from tests.api.waiting import eventually
 
@@ -70,3 +71,15 @@ async def test_arming_what_all_have_seen_wakes_nobody_for_long() -> None:
         node.bell("/a").ring()
         async with asyncio.timeout(3):
             assert await asyncio.gather(*waits) == [True, True]
+
+
+async def test_a_store_forgets_the_bells_that_nobody_needs_and_keeps_the_others() -> None:
+    store = ZooKeeperMetaStore("127.0.0.1:1")
+    armed, heard, idle = (store.bell(path) for path in ("/armed", "/heard", "/idle"))
+    armed.armed = True
+    with heard.heard():
+        for number in range(BELLS_KEPT):
+            store.bell(f"/{number}")
+        assert store.bell("/armed") is armed, "ZooKeeper rings it once"
+        assert store.bell("/heard") is heard, "somebody waits for it"
+        assert store.bell("/idle") is not idle

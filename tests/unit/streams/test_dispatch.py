@@ -421,6 +421,38 @@ def test_a_call_that_is_on_its_way_ends_with_its_dispatcher() -> None:
     run_virtually(story())
 
 
+def test_an_endpoint_that_takes_nothing_is_isolated_after_two_intervals() -> None:
+    """It answers probes. The messages go elsewhere no earlier, and hardly later."""
+
+    async def story() -> None:
+        async def take(endpoint: str, client_id: int, key: bytes, messages: Any) -> int:
+            if endpoint == home:
+                raise Unavailable("its disk is gone")
+            return len(messages)
+
+        async def is_well(endpoint: str) -> None:
+            await pass_time(0.01)
+
+        loop = asyncio.get_running_loop()
+        routes = Routes(Router.of(["a", "b"]))
+        home = routes.now.owner_of(KEY)
+        async with Dispatcher(
+            routes,
+            take,
+            client_id=1,
+            probe=is_well,
+            health=QUICK,
+            options=FlightOptions(retry_s_max=0.1),
+            clock=LoopClock(loop),
+            chance=Fixed(0.5),
+        ) as messages:
+            await messages.send(KEY, b"0")
+            assert routes.now.isolated == {home}
+            assert 2 * QUICK.interval_s <= loop.time() < 2 * QUICK.interval_s + 0.2
+
+    run_virtually(story())
+
+
 def test_whoever_waits_for_room_is_told_of_the_end() -> None:
     """Closed, or broken by a defect: nobody waits for ever."""
 

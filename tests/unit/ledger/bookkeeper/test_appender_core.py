@@ -86,7 +86,7 @@ def test_an_answer_to_what_was_never_sent_is_not_an_ack() -> None:
     bench.pump()
     for bookie in ALL:
         assert bench.ack(bookie, 1, 2, 3)[0] == 1
-        assert bench.say(bookie, Answer.BUSY, 7, -1) == (0, 0)
+        assert bench.say(bookie, Answer.BUSY, 2, 7, -1) == (0, 0), "2 is the next to be sent"
     assert bench.confirmed == -1
     assert bench.slot("a").refused == set()
     assert bench.ack("a", 0, 1, 2, 3)[0] == 1

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from dlog import limits
-from dlog.effects import CreateNode, DeleteNode, Effect, ListNodes, Pause, ReadNode, ReplaceNode
+from dlog.effects import (
+    CreateNode,
+    DeleteNode,
+    Effect,
+    ListNodes,
+    Pause,
+    Procedure,
+    ReadNode,
+    ReplaceNode,
+)
 from dlog.errors import Conflict, Corrupt, DlogError, NotFound, Outcome, Retry, Timeout, Unavailable
 from dlog.meta.memory import MemoryTree
 from dlog.streams.config.changes import (
@@ -156,6 +165,27 @@ def test_older_versions_are_bounded_and_swept(store: Store) -> None:
     assert store.kept() == list(range(oldest, count))
     with pytest.raises(NotFound, match=f"there is {oldest} to {count}"):
         store.run(read_version(PATH, oldest - 1))
+
+
+def test_a_foreign_node_among_older_versions_stays_and_stops_no_sweep(store: Store) -> None:
+    store.set({"linger_ms": 0}, "t0")
+    store.set({"linger_ms": 1}, "t1")
+    foreign = f"{history_path(PATH)}/0-notes"
+    store.run(_made(foreign))
+    count = limits.CONFIG_HISTORY_MAX + 5
+    for number in range(2, count):
+        store.set({"linger_ms": number}, f"t{number}")
+    names = store.run(_listed(history_path(PATH)))
+    assert "0-notes" in names
+    assert len(names) == limits.CONFIG_HISTORY_MAX + 1
+
+
+def _made(path: str) -> Procedure[object]:
+    return (yield CreateNode(path, b"of somebody else"))
+
+
+def _listed(path: str) -> Procedure[list[str]]:
+    return (yield ListNodes(path))
 
 
 def test_a_sweep_that_fails_is_made_up_for(store: Store) -> None:
