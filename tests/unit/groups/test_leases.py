@@ -14,11 +14,13 @@ from dlog import limits
 from dlog.chance import SYSTEM_CHANCE
 from dlog.effects import ReadNode, ReplaceNode
 from dlog.errors import (
+    AuthError,
     Conflict,
     DlogError,
     FormatError,
     LeaseLost,
     Outcome,
+    Retry,
     TooLarge,
     Unavailable,
 )
@@ -307,6 +309,28 @@ def test_a_lease_that_others_write_all_the_time_is_not_lost() -> None:
                 case _:
                     effect = saving.send(None)
     assert told.value.outcome is Outcome.NOT_HAPPENED
+
+
+def test_a_write_that_nobody_knows_of_stays_unknown_when_the_next_is_refused() -> None:
+    """The first try may still come true: its reply is lost, and a later one failed for good."""
+    leases = MetaLeases(GroupPlaces(Layout(), "readers", "orders"), SYSTEM_CHANCE, lambda: 0)
+    ours = Lease("s1", 3, ANA, ANA)
+    saving = leases.save(Held(ours, 1, 3), ANA, Checkpoint(Position("uid", 7, None)))
+    lost = Unavailable("no answer", outcome=Outcome.UNKNOWN, retry=Retry.NOW)
+    refused = AuthError("not yours any more", outcome=Outcome.NOT_HAPPENED)
+    failures = iter((lost, refused))
+    effect = next(saving)
+    with pytest.raises(AuthError) as told:  # noqa: PT012 — a conversation
+        for _ in range(10):
+            match effect:
+                case ReplaceNode():
+                    effect = saving.throw(next(failures))
+                case ReadNode():
+                    effect = saving.send(Versioned(ours.to_bytes(), 1))
+                case _:
+                    effect = saving.send(None)
+    assert told.value is refused
+    assert told.value.outcome is Outcome.UNKNOWN
 
 
 def test_a_wait_may_say_its_cause_behind_its_code() -> None:
