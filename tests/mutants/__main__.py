@@ -102,8 +102,7 @@ def main(given: Sequence[str]) -> int:
     everywhere = {**modules(ROOT, ["."]), **sources}
     known = CoverageMap(asked.map)
     unsteady = Unsteady()
-    mapped = known.complete_files(asked.tier)
-    files = [file for file in traced if file not in mapped]
+    files = mapping.stale_files(ROOT, asked.map, asked.tier, traced)
     slow = slowness()
     print(f"seed {seed}: {len(mutants)} mutants; the machine is {slow:.1f} times slow", flush=True)
     verdicts = _run(mutants, known, everywhere, asked, unsteady, files)

@@ -55,7 +55,8 @@ def select(
 
 
 def unmapped(edit: Edit, files: Iterable[str]) -> list[MappedTest]:
-    """Of test files that the map does not know, those of the module's room, each as a whole."""
+    """Of test files that the map does not know as they are now, those of the module's room, each as
+    a whole."""
     room = edit.path.split("/")[1]
     folders = (f"tests/unit/{room}/", "tests/scenarios/")
     near = [file for file in files if file.startswith(folders)]

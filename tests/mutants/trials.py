@@ -66,7 +66,7 @@ def chosen_tests(
     tier: str,
 ) -> tuple[int, list[MappedTest]]:
     """How many tests up to this tier run the line, and those that are worth a try, in order.
-    `files` are not in the map."""
+    `files` are not in the map, or changed since."""
     found = select(known, mutant.edit, sources, tiers_up_to(tier))
     found = [test for test in found if (tree / test.file).exists()]
     found += unmapped(mutant.edit, files)

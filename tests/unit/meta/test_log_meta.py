@@ -279,6 +279,14 @@ def test_a_dropped_number_is_burnt_and_its_ledger_doomed() -> None:
         meta.sealed(2, sealed(0, 0)).dropped(2, 50)
 
 
+def test_only_ledgers_that_no_log_listed_are_discarded() -> None:
+    meta = NEW.listed(5)
+    assert meta.discarded((6, 9), 50).deleting == (Doomed(6, 50), Doomed(9, 50))
+    for ledgers in ((5,), (6, 5), (3, 9)):
+        with pytest.raises(Broken, match="never listed"):
+            meta.discarded(ledgers, 50)
+
+
 def test_only_an_open_log_is_claimed_and_only_a_removed_one_reborn() -> None:
     removed = NEW.claimed(MARK).listed(5).doomed(9, MARK)
     assert removed.state is LogState.DELETING

@@ -162,6 +162,14 @@ async def test_a_good_place(place: Place) -> None:
     assert "warning" not in {f.state for f in found.values()}
 
 
+async def test_bookies_that_tell_no_version_are_tried_with_a_batch_read(place: Place) -> None:
+    for name in ("b1", "b2", "b3"):
+        await place.add(name)
+    versions = (await place.found())["bookie versions"]
+    assert versions.state is State.NOTE
+    assert "by what they can do 4.17 or later" in versions.told
+
+
 async def test_one_is_silent_one_old_one_read_only_one_gone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

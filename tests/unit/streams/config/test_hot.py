@@ -148,6 +148,28 @@ async def test_a_lost_watch_is_made_up_for_by_looking(memory_url: str) -> None:
         await hot.close()
 
 
+async def test_a_watch_that_fails_is_begun_again_soon_and_not_at_the_next_look(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(Deaf):
+        async def wait(self, timeout_ms: float) -> bool:
+            self.wait = lambda timeout_ms: _timer(timeout_ms)  # type: ignore[method-assign]
+            raise Unavailable("the watch is lost")
+
+    monkeypatch.setattr("dlog.streams.config.hot.REST_S", 0.01)
+    async with connect(memory_url) as client:
+        await ring_of(client, "a")
+        stores = await client._stores(True)
+        meta, ring = Failing(stores.meta), Ring()
+        own = dataclasses.replace(stores, meta=meta)  # type: ignore[arg-type]
+        hot = HotConfig(own, "prod", (ring,), poll_ms=LONG_MS)
+        await hot.ready()
+        await eventually(lambda: meta.gets > 1)
+        assert meta.watches == 1
+        await hot.close()
+        assert meta.watches == 0
+
+
 async def test_a_store_that_is_away_leaves_the_old_in_force_and_says_so(
     memory_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
