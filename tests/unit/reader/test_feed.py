@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dlog
 from dlog.effects import Effect
-from dlog.reader.feed import ReaderDriver
+from dlog.options import ReaderOptions
+from dlog.reader.feed import Feed, ReaderDriver
 
 MESSAGES = 20
 
@@ -41,3 +44,29 @@ async def test_a_message_at_the_tail_costs_a_wait_and_a_read(
     assert asked["LastReadable"] == asked["LookAtLedger"] == asked["ReadNode"] == 0, asked
     assert asked["ReadRun"] <= MESSAGES
     assert asked["WaitPast"] <= MESSAGES + 2
+
+
+class Watch:
+    """Hears what a feed tells the watch of its reader."""
+
+    def __init__(self) -> None:
+        self.ahead: list[int] = []
+
+    def read(self, batches: Sequence[Any], ahead_bytes: int) -> None:
+        self.ahead.append(ahead_bytes)
+
+    def taken(self) -> None:
+        self.ahead.append(0)
+
+
+async def test_what_is_read_ahead_counts_the_bytes_that_nobody_took() -> None:
+    stores: Any = SimpleNamespace(meta=None, ledgers=None, clock=None, metrics=None)
+    core: Any = SimpleNamespace(view=None)
+    feed = Feed(stores, core, ReaderOptions())
+    watch: Any = Watch()
+    feed.watch = watch
+    for _ in range(2):
+        await feed.deliver([SimpleNamespace(bytes=10), SimpleNamespace(bytes=5)])  # type: ignore[list-item]
+        await feed.deliver([SimpleNamespace(bytes=1)])  # type: ignore[list-item]
+        assert len(await feed.take()) == 3
+    assert watch.ahead == [15, 16, 0] * 2
