@@ -224,19 +224,21 @@ async def test_what_no_try_heals_is_told(url: str, caplog: pytest.LogCaptureFixt
 class Counting(Metrics):
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], float] = {}
+        self.levels: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def count(self, name: str, n: float, labels: Any) -> None:
         key = name, labels.get("reason", "")
         self.counts[key] = self.counts.get(key, 0.0) + n
 
     def level(self, name: str, value: float, labels: Any) -> None:
-        pass
+        self.levels[name, tuple(labels.items())] = value
 
     def observe(self, name: str, value: float, labels: Any) -> None:
         pass
 
     def forget(self, labels: Any) -> None:
-        pass
+        for key in [key for key in self.levels if key[1] == tuple(labels.items())]:
+            del self.levels[key]
 
 
 def _compute(until_s: float) -> None:
@@ -289,6 +291,15 @@ async def test_a_busy_program_keeps_its_shard_and_is_told_from_a_dead_one(
             assert "loop_blocked" in stalls
         else:
             assert reasons[0].code is dlog.ReasonCode.PROCESSING_STALLED
+
+
+async def test_a_worker_that_left_holds_no_shards_in_any_metric(api: Api) -> None:
+    metrics = Counting()
+    shards = ("dlog.group.shards", (("group", GROUP),))
+    async with a_group(api) as (client, _, _writer):
+        async with work(client, Seen().process, metrics=metrics) as worker:
+            await eventually(lambda: metrics.levels.get(shards) == len(worker.shards) > 0)
+        assert shards not in metrics.levels
 
 
 async def test_a_group_is_looked_at_from_outside(api: Api) -> None:

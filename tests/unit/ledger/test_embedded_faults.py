@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -55,6 +56,26 @@ async def test_a_full_disk_found_when_reserving_wrote_nothing(
     assert error.outcome is Outcome.NOT_HAPPENED
     assert "ENOSPC" in error.message
     assert (await make().recover(ledger_id)).last_entry == 2
+
+
+async def test_the_stock_of_disk_grows_with_the_ledger_and_is_bounded(
+    make: MakeEmbedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a ledger takes beyond its entries: little at first, and never more than 4 MiB."""
+    reserved: list[tuple[int, int]] = []
+    monkeypatch.setattr(committer, "reserve", lambda fd, begin, end: reserved.append((begin, end)))
+    size = 1 << 20
+    appender, heard = await filled(make(), [])
+    written: list[int] = []
+    for entry_id in range(24):
+        asked = len(reserved)
+        appender.submit([b"x" * size])
+        await heard.until_confirmed(entry_id)
+        written += [(entry_id + 1) * size] * (len(reserved) - asked)
+    stocks = [(end - sent) / size for (_, end), sent in zip(reserved, written, strict=True)]
+    assert [round(stock, 2) for stock in stocks[:6]] == [0.25, 0.5, 1, 2, 4, 4]
+    assert all(later[0] == earlier[1] for earlier, later in itertools.pairwise(reserved))
+    await appender.close()
 
 
 async def test_a_failed_write_is_of_unknown_outcome(
