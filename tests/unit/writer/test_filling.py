@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dlog import WriterClosed, aio, backends
+from dlog.clock import SystemClock
 from tests.api.waiting import eventually
 
 PLACE, NAME = "filling", "log"
@@ -61,3 +62,22 @@ async def test_a_segment_without_messages_leaves_no_ledger(client: aio.Client) -
     assert (filled.messages, filled.bytes) == (0, 0)
     stores = await client._stores(False)
     assert [each async for each in stores.ledgers.scan_ids()] == []
+
+
+async def test_a_segment_is_never_older_than_what_stood_in_the_log(
+    client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the job is an hour behind that of the log's last writer."""
+    async with client.open_writer(NAME) as log:
+        await log.append(b"first")
+    async with client.open_reader(NAME) as reader:
+        (first,) = await reader.read(1)
+    real = SystemClock.wall_us
+    monkeypatch.setattr(SystemClock, "wall_us", lambda self: real(self) - 3_600_000_000)
+    segment = await client.admin.open_segment(NAME, job="job")
+    await segment.append_many([b"second"])
+    filled = await segment.close()
+    assert filled.first_time_us >= first.timestamp_us
+    await client.admin.publish_segments(NAME, [filled], key=("query", 0))
+    async with client.open_reader(NAME) as reader:
+        assert [message.value async for message in reader] == [b"first", b"second"]
