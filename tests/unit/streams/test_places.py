@@ -161,6 +161,8 @@ def test_of_a_place_that_does_not_say_what_it_knew_younger_shards_are_missed() -
     begun = StreamPosition("uid", {0: _at(0, 3)})
     assert ReadOrder(meta, begun, only=None).missed() == [1, 2]
     assert ReadOrder(meta, StreamPosition("uid", done=frozenset((2,))), only=None).missed() == []
+    younger = StreamPosition("uid", {2: _at(2)})
+    assert ReadOrder(meta, younger, only=None).missed() == [], "1 is older: it may have been read"
     assert ReadOrder(meta, StreamPosition("uid", heads={}), only=None).missed() == []
     assert ReadOrder(meta, StreamPosition("uid", heads={1: _at(1)}), only=None).missed() == [1]
 
