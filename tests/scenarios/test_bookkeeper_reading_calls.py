@@ -269,3 +269,21 @@ def test_many_readers_of_one_ledger_are_told_apart() -> None:
         await asyncio.gather(*(read_all(world, each, 29, bytes_max=60) for each in readers))
 
     act(scene)
+
+
+def test_waits_that_ended_leave_nothing_behind() -> None:
+    """A reader waits at the tail for days: each wait is forgotten when it is over."""
+
+    async def scene(world: World) -> None:
+        world.fill(3)
+        reader = world.reader()
+        for _ in range(20):
+            assert await reader.wait_past(2, 100.0) == 2
+        waiting = asyncio.create_task(reader.wait_past(2, 60_000.0))
+        await pass_time(1.0)
+        assert len(reader._tail._waiters) == 1
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not reader._tail._waiters
+
+    act(scene)
