@@ -355,15 +355,6 @@ async def test_nothing_runs_on_behind_a_closed_store(meta: Meddling) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_a_store_whose_first_calls_come_at_once_begins_once(meta: Meddling) -> None:
-    before = asyncio.all_tasks()
-    store = BookKeeperLedgerStore(meta)
-    made = await asyncio.gather(*(store.create(LedgerSpec()) for _ in range(5)))
-    assert len({appender.ledger_id for appender in made}) == 5
-    await store.close()
-    assert asyncio.all_tasks() == before, "one task keeps the list of bookies"
-
-
 async def test_a_close_waits_for_what_is_tidied_behind_a_create(meta: Meddling) -> None:
     store = BookKeeperLedgerStore(meta)
     gate = asyncio.Event()
