@@ -184,6 +184,17 @@ async def test_what_a_writer_sends_is_known_by_its_token(scene: Scene) -> None:
             await writer.resolve(strange)
 
 
+@pytest.mark.parametrize(("window", "of_each"), [(30, 10), (9, 4), (1, 1)])
+async def test_shards_share_the_window_of_their_writer(
+    scene: Scene, window: int, of_each: int
+) -> None:
+    """In equal parts; small parts are 4 MiB each, if the window is no smaller."""
+    async with scene.stream.open_writer(window_bytes=window << 20) as writer:
+        await scene.send(writer, s0=1, s1=1, s2=1)
+        options = [lane.writer._engine.options for lane in writer._following.lanes.values()]
+        assert [each.window_bytes for each in options] == [of_each << 20] * 3
+
+
 async def test_a_writer_that_is_closed_takes_nothing(scene: Scene) -> None:
     writer = await scene.stream.open_writer()
     key = await scene.key_of(0)
