@@ -95,7 +95,8 @@ class Driver:
                 if not isinstance(effect, NEVER_AWAITED):
                     self.awaited[number] = Awaited(effect, self._clock.monotonic_s())
                 try:
-                    answer = await self._around(effect)
+                    doing = self._around if effect.point else self.perform
+                    answer = await doing(effect)
                 except DlogError as refused:
                     error = refused
                 finally:
@@ -126,8 +127,6 @@ class Driver:
             metrics.count(catalogue.LEDGER_ERRORS.name, 1, told)
 
     async def _around(self, effect: Effect) -> Any:
-        if not effect.point:
-            return await self.perform(effect)
         trace.before(effect.point)
         answer = await self.perform(effect)
         trace.after(effect.point)

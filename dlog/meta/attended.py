@@ -38,24 +38,23 @@ class AttendedMetaStore:
 
     async def _ask(self, call: str, answer: Awaitable[Answer]) -> Answer:
         began_s = self._clock.monotonic_s()
-        self._unanswered(began_s)
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = began_s
         try:
             found = await answer
         except DlogError as error:
             if isinstance(error, (Timeout, Unavailable)):
-                self._unanswered(began_s)  # again: another call was answered meanwhile
+                if self._unanswered_since_s is None:  # another call was answered meanwhile
+                    self._unanswered_since_s = began_s
                 self._failed = True
             else:
                 self._answered()
             self._measure(call, began_s, error)
             raise
         self._answered()
-        self._measure(call, began_s, None)
+        if self._metrics is not NO_METRICS:
+            self._measure(call, began_s, None)
         return found
-
-    def _unanswered(self, began_s: float) -> None:
-        if self._unanswered_since_s is None:
-            self._unanswered_since_s = began_s
 
     def _answered(self) -> None:
         self._unanswered_since_s = None

@@ -20,6 +20,7 @@ no private semantics.
 from __future__ import annotations
 
 import asyncio
+import functools
 from types import TracebackType
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -134,6 +135,7 @@ PATH_BYTES_MAX = 4096
 NODE_BYTES_MAX = 1 << 20
 
 
+@functools.lru_cache(maxsize=1024)  # the same few paths, again and again
 def check_path(path: str) -> str:
     """`/a/b`: absolute, no empty, `.` or `..` level, no control characters. Returned unchanged."""
     if not path.startswith("/") or not path.isprintable() or len(path.encode()) > PATH_BYTES_MAX:

@@ -77,8 +77,7 @@ class MetaTree(SimMeta):
 
     def remove(self, path: str, version: int) -> None:
         self._find(path, version)
-        below = path + "/"
-        if any(each.startswith(below) for each in self._nodes):
+        if any(each in self._nodes for each in self._below.get(path, ())):
             raise Conflict(f"{path} has children", path=path)
         self.delete(path, version)
 

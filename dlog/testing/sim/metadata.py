@@ -94,6 +94,7 @@ class SimMeta:
         self.audit: Audit = lambda path, value: None  # hears every write that was applied
         self._nodes: dict[str, _Node] = {}
         self._past: dict[str, _Past] = {}
+        self._below: dict[str, list[str]] = {}  # all paths that ever were below one, oldest first
         self._serial = 0
         self._ended: set[MetaClient] = set()  # their sessions are over
         self.written_late: set[str] = set()  # nodes whose last write came behind its time-out
@@ -218,6 +219,10 @@ class SimMeta:
         past = self._past.get(path)
         if past is None:
             past = self._past[path] = _Past()
+            above = path.rpartition("/")[0]
+            while above:
+                self._below.setdefault(above, []).append(path)
+                above = above.rpartition("/")[0]
         past.since.append(self._serial)
         past.nodes.append(node)
 
@@ -273,12 +278,11 @@ class SimMeta:
             moment = self._moment(client, "a listing")
             torn = self.world.strikes(self.manners.torn, "metadata: torn listing")
             names = set()
-            for each, past in self._past.items():
-                if each.startswith(below):
-                    if torn:
-                        moment = self._moment(client, "a part of a listing")
-                    if past.at(moment) is not None:
-                        names.add(each[len(below) :].split("/")[0])
+            for each in self._below.get(path, ()):
+                if torn:
+                    moment = self._moment(client, "a part of a listing")
+                if self._past[each].at(moment) is not None:
+                    names.add(each[len(below) :].partition("/")[0])
             self._answer_read(client, answer, sorted(names), None)
 
         self._send(client, arrive)
@@ -286,9 +290,10 @@ class SimMeta:
     def _moment(self, client: MetaClient, what: str) -> int:
         """As of when a client is answered."""
         world = self.world
-        if client.synced == self._serial or not world.strikes(
-            self.manners.stale, "metadata: stale read"
-        ):
+        stale = self.manners.stale
+        if client.synced == self._serial or not stale:
+            return self._serial
+        if not world.strikes(stale, "metadata: stale read"):
             return self._serial
         back = int(world.chance.random() * (self._serial - client.synced + 1))
         if back and world.is_told:
@@ -308,8 +313,12 @@ class SimMeta:
         self, client: MetaClient, answer: Answered, value: Any, error: DlogError | None
     ) -> None:
         world, manners = self.world, self.manners
-        if self.is_away or world.strikes(manners.refused, "metadata: refused"):
+        if self.is_away or (
+            manners.refused and world.strikes(manners.refused, "metadata: refused")
+        ):
             value, error = None, Unavailable("the metadata store is away")
+        elif not (manners.request_lost or manners.reply_lost):
+            pass
         elif world.strikes(manners.request_lost, "metadata: request lost") or world.strikes(
             manners.reply_lost, "metadata: reply lost"
         ):
@@ -319,10 +328,11 @@ class SimMeta:
     def _reply(
         self, client: MetaClient, answer: Answered, value: Any, error: DlogError | None
     ) -> None:
-        self.world.after(
-            self.world.chance.delay(client.meta_ms),
-            lambda: client.receive(lambda: answer(value, error)),
-        )
+        def told() -> None:
+            answer(value, error)
+
+        delay_ms = self.world.chance.delay(client.meta_ms)
+        self.world.after(delay_ms, lambda: client.receive(told))
 
     def _maybe_touch(self, path: str) -> None:
         node = self._nodes.get(path)
@@ -332,7 +342,8 @@ class SimMeta:
             self._set(path, node.value)
 
     def _maybe_end_session(self, client: MetaClient) -> None:
-        if self.world.strikes(self.manners.session_ends, "metadata: a session ends unnoticed"):
+        rate = self.manners.session_ends
+        if rate and self.world.strikes(rate, "metadata: a session ends unnoticed"):
             self.expire(client)
 
     # --- watches: hints, which may be lost

@@ -3,11 +3,13 @@ which may sleep or die at each step of it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dlog.client import Client
 from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry
+from dlog.meta.listed import Point
 from dlog.streams.document import Shard, ShardState
 from dlog.streams.stream import Stream
 from dlog.testing.sim.streams_life_groups import GROUP, remove_group
@@ -168,10 +170,10 @@ async def sweep(scene: Scene, client: Client) -> None:
     if now is None or now.removed != NEVER:
         return
     for shard in await stream.shards():
-        try:
-            await client.admin.collect(shard.log)
-        except NotFound:
-            continue
+        log = scene.truth.logs.get(shard.log_uid)
+        if log is not None and (log.point != Point() or scene.weather.retention):
+            with contextlib.suppress(NotFound):
+                await client.admin.collect(shard.log)
     try:
         await stream.trim()
     except Conflict as error:

@@ -12,6 +12,7 @@ import heapq
 import sys
 from asyncio import events
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +72,50 @@ class _NoNetwork:
         pass
 
 
+class _Handle(events.Handle):
+    """As asyncio's, which asks its loop each time whether it is being debugged."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Any, args: Any, loop: asyncio.AbstractEventLoop, context: Any = None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class _Loop(SimLoop):
-    """Takes its turns at one moment in one event, for speed."""
+    """Takes its turns at one moment in one event, and what arrives in the event that brings it, for
+    speed."""
+
+    world: World
+
+    def time(self) -> float:
+        return self.world.now_ms / 1000
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._is_running:
+            self._wake(self.world.now_ms)
+        return handle
+
+    def arrive(self, what: Callable[[], None]) -> None:
+        if self._is_closed:
+            return
+        self._arrived.append(_Handle(what, (), self))
+        if self._is_frozen or events._get_running_loop() is not None:
+            self._wake(self.world.now_ms)
+        else:
+            self._turn()
+            self._wake_again()
 
     def _turn(self) -> None:
         ready, timers, now_ms = self._ready, self._timers, self.world.now_ms
@@ -80,8 +123,10 @@ class _Loop(SimLoop):
         if self._arrived:
             arrived, self._arrived = self._arrived, []
             ready.extend(arrived)
-        while timers and (timers[0][0] <= now_ms or timers[0][2].cancelled()):
+        while timers and (timers[0][0] <= now_ms or timers[0][2]._cancelled):
             ready.append(heapq.heappop(timers)[2])
+        if not ready:
+            return
         before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finish_asyncgen)
@@ -92,8 +137,15 @@ class _Loop(SimLoop):
                 left -= 1
                 for _ in range(len(ready)):
                     handle = ready.popleft()
-                    if not handle._cancelled:
-                        handle._run()
+                    if handle._cancelled:
+                        continue
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - as asyncio's loops
+                        told = {"message": f"in {handle!r}", "exception": error, "handle": handle}
+                        self.call_exception_handler(told)
         finally:
             self._is_running = False
             sys.set_asyncgen_hooks(*hooks)
@@ -114,6 +166,7 @@ class LifeProcess(LoopProcess):
         self.sleeps_ms = SLEEPS_MS
         self.on_trouble: Callable[[str], None] = lambda what: None
         self.is_frozen = False
+        self.is_done = False  # closed everything: nothing of it is left
 
     def sleep_at(self, steps: int, for_ms: float) -> None:
         """At that request from now on."""
@@ -122,11 +175,12 @@ class LifeProcess(LoopProcess):
     def die_at(self, steps: int) -> None:
         self.dies_at = self.steps + steps
 
-    async def step(self) -> None:
-        """Before a request."""
+    def takes_step(self) -> bool:
+        """Before each request: is there trouble at this one? Then `trouble` is to be awaited."""
         self.steps += 1
-        if self.steps not in (self.sleeps_at, self.dies_at) or self.world.is_calm:
-            return
+        return self.steps in (self.sleeps_at, self.dies_at) and not self.world.is_calm
+
+    async def trouble(self) -> None:
         if self.steps == self.dies_at:
             self.loop.freeze()
             self.world.after(0.0, self.die)
@@ -150,6 +204,12 @@ class LifeProcess(LoopProcess):
             self.is_frozen = False
             super().thaw()
 
+    def dispose(self) -> None:
+        if self.is_alive and self.is_done:
+            self.loop.close()
+        else:
+            super().dispose()
+
     def new_meta(self) -> SimMetaStore:
         name = f"{self.name}/{len(self._metas)}"
         meta = _SteppingMeta(self.tree, self.loop, name, meta_ms=self.meta_ms)
@@ -165,12 +225,28 @@ class _SteppingMeta(SimMetaStore):
     owner: LifeProcess
 
     async def _ask(self, ask: Callable[[Callable[[Any, DlogError | None], None]], None]) -> Any:
-        await self.owner.step()
-        return await super()._ask(ask)
+        if self.owner.takes_step():
+            await self.owner.trouble()
+        self.check_open()
+        answered: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
+
+        def answer(value: Any, error: DlogError | None) -> None:
+            if answered.done():
+                return  # nobody waits for it any more
+            if error is None:
+                answered.set_result(value)
+            else:
+                answered.set_exception(error)
+
+        ask(answer)
+        value = await answered
+        self.check_open()
+        return value
 
     async def sync(self) -> None:
         """In no time: what is read behind it takes its time, and is as old as this at most."""
-        await self.owner.step()
+        if self.owner.takes_step():
+            await self.owner.trouble()
         self.check_open()
         self.synced = self._tree.serial
 
@@ -186,7 +262,8 @@ class _SteppingLedgers(MemoryLedgerStore):
         if self._closed:
             raise ConfigError("the ledger store was closed")
         process, manners = self._process, self._process.memory.manners
-        await process.step()
+        if process.takes_step():
+            await process.trouble()
         ms = manners.ledger_ms
         await asyncio.sleep((0.01 + process.world.chance.delay(ms)) / 1000)
         if process.world.strikes(manners.refused, "ledgers: refused"):

@@ -32,6 +32,7 @@ class Judge:
     """Drivers take what is raised for failures of theirs, and try again: so the first violation is
     kept, and ends the history."""
 
+    world: World
     violation: Violation | None = None
 
     def require(self, held: bool, promise: str, what: str, *about: object) -> None:
@@ -39,8 +40,14 @@ class Judge:
             try:
                 require(held, promise, what, *about)
             except Violation as violation:
-                self.violation = self.violation or violation
+                if self.violation is None:
+                    self.violation = violation
+                    self.world.after(0.0, self._end)
                 raise
+
+    def _end(self) -> None:
+        if self.violation is not None:
+            raise self.violation
 
 
 @dataclass(eq=False, slots=True)

@@ -33,12 +33,13 @@ class Tape:
     """Draws, read and written. `source` gives what is behind the end; without one there are zeros,
     which are not kept."""
 
-    __slots__ = ("_at", "_source", "values")
+    __slots__ = ("_at", "_given", "_next", "values")
 
     def __init__(self, values: Sequence[float] = (), source: random.Random | None = None) -> None:
         self.values = list(values)
         self._at = 0
-        self._source = source
+        self._given = len(self.values)
+        self._next = None if source is None else source.random
 
     @property
     def drawn(self) -> int:
@@ -48,11 +49,11 @@ class Tape:
     def draw(self) -> float:
         at = self._at
         self._at = at + 1
-        if at < len(self.values):
+        if at < self._given:
             return self.values[at]
-        if self._source is None:
+        if self._next is None:
             return 0.0
-        value = self._source.random()
+        value = self._next()
         self.values.append(value)
         return value
 

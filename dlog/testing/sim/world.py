@@ -51,16 +51,13 @@ class World:
         self.points: Counter[str] = Counter()  # crash points passed
         self.marks: Counter[str] = Counter()  # things worth having happened
         self.notes: deque[str] | None = deque(maxlen=NOTES_KEPT) if told else None
-        self._now_ms = 0.0
+        self.now_ms = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
 
-    @property
-    def now_ms(self) -> float:
-        return self._now_ms
-
     def after(self, delay_ms: float, what: Callable[[], None]) -> None:
-        self.at(self._now_ms + delay_ms, what)
+        self._serial += 1
+        heapq.heappush(self._heap, (self.now_ms + delay_ms, self._serial, what))
 
     def at(self, at_ms: float, what: Callable[[], None]) -> None:
         self._serial += 1
@@ -69,7 +66,7 @@ class World:
     def run(self, *, until_ms: float = math.inf, done: Callable[[], bool] | None = None) -> None:
         heap = self._heap
         while heap and heap[0][0] <= until_ms and (done is None or not done()):
-            self._now_ms, _, what = heapq.heappop(heap)
+            self.now_ms, _, what = heapq.heappop(heap)
             self.events += 1
             if self.events > self.events_max:
                 raise Violation(
@@ -77,7 +74,7 @@ class World:
                 )
             what()
         if until_ms < math.inf and (done is None or not done()):
-            self._now_ms = max(self._now_ms, until_ms)
+            self.now_ms = max(self.now_ms, until_ms)
 
     def end(self) -> None:
         """Nothing happens here any more, and nothing is kept for what would."""
