@@ -171,7 +171,9 @@ async def sweep(scene: Scene, client: Client) -> None:
         return
     for shard in await stream.shards():
         log = scene.truth.logs.get(shard.log_uid)
-        if log is not None and (log.point != Point() or scene.weather.retention):
+        if log is None:
+            continue
+        if log.point != Point() or (scene.weather.retention and len(log.ledgers) > 1):
             with contextlib.suppress(NotFound):
                 await client.admin.collect(shard.log)
     try:

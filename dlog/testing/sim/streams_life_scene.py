@@ -113,10 +113,9 @@ class Scene:
             self.world.note(f"{process.name} ends: {error!r}")
             raise
 
-    def later(self, within_ms: float, what: Callable[[], None]) -> None:
-        self.world.after(
-            self.world.chance.random() * within_ms, lambda: None if self.world.is_calm else what()
-        )
+    def later(self, within_ms: float, what: Callable[[], None], *, after_ms: float = 0.0) -> None:
+        delay_ms = after_ms + self.world.chance.random() * within_ms
+        self.world.after(delay_ms, lambda: None if self.world.is_calm else what())
 
     def check_expected(self, who: str, error: DlogError) -> None:
         is_known = isinstance(error, EXPECTED)

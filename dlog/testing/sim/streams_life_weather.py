@@ -11,7 +11,7 @@ from dlog.testing.sim.metadata import MetaManners
 from dlog.testing.sim.streams_life_process import LedgerManners
 from dlog.testing.sim.tape import Chance
 
-TIMEOUT_MS = 300  # of a group, virtual
+TIMEOUT_MS = 150  # of a group, virtual
 CHANGES = (
     "split",
     "merge",
@@ -24,6 +24,18 @@ CHANGES = (
     "terminate",
     "again",
 )
+# What it takes that something happens to the stream: see `_draw_meeting`.
+MEETINGS = {
+    "split": ("split",),
+    "merge": ("merge", "merge"),
+    "pin": ("pin", "unpin"),
+    "trim": ("split", "trim", "trim"),
+    "truncate": ("truncate", "truncate"),
+    "retain": ("collect", "collect"),
+    "terminate": ("terminate",),
+    "made again": ("again",),
+}
+ENDS = ("terminate", "again")  # behind these little happens to the stream
 _ON = 0.3
 
 
@@ -56,6 +68,7 @@ class LifeWeather:
     forgets: bool = False  # few producers are remembered
     # what happens to the stream
     changes: tuple[str, ...] = ()
+    ends_late: bool = False  # those of ENDS come when most others are over
     group_removals: int = 0
     # what befalls them
     sleeps: float = 0.0  # per process
@@ -97,7 +110,7 @@ def draw_life_weather(chance: Chance) -> LifeWeather:
         senders=some((1, 1, 1, 1, 1, 2), "senders"),
         producers=some((1, 2, 1, 3), "producers"),
         messages=some((10, 5, 16), "messages of each"),
-        many=some((0.0, 0.0, 0.5), "runs of messages"),
+        many=some((0.0, 0.5), "runs of messages"),
         again=some((0.0, 0.2, 0.4), "sent again"),
         reopens=some((0.0, 0.1), "writers are opened again"),
         heirs=some((0.0, 0.5), "producers have heirs"),
@@ -118,10 +131,33 @@ def draw_life_weather(chance: Chance) -> LifeWeather:
         dies=some((0.0, 0.0, 0.3), "processes die"),
     )
     weather.changes = _draw_changes(chance)
-    if weather.retention and chance.hits(0.7, "retention at work"):  # it takes whole segments
-        weather.reopens = 0.3
-        weather.changes += ("collect", "collect")
+    weather.ends_late = chance.hits(0.5, "the stream ends late")
+    if chance.hits(0.6, "two kinds of changes are to meet"):
+        _draw_meeting(chance, weather)
+    elif weather.retention and chance.hits(0.7, "retention at work"):
+        _retain(weather)
     return weather
+
+
+def _draw_meeting(chance: Chance, weather: LifeWeather) -> None:
+    """Two of them in one stream, in place of what was drawn: by itself, the rarest of these pairs
+    would be in four of a thousand histories."""
+    kinds = list(MEETINGS)
+    one = chance.pick(kinds, "one that is to meet")
+    kinds.remove(one)
+    two = chance.pick(kinds, "whom it is to meet")
+    weather.changes = (*MEETINGS[one], *MEETINGS[two])
+    weather.ends_late = True
+    weather.retention |= "retain" in (one, two)
+    if weather.retention:
+        _retain(weather)
+
+
+def _retain(weather: LifeWeather) -> None:
+    """It takes whole segments: there must be some."""
+    weather.reopens = 0.5
+    weather.messages = max(weather.messages, 10)
+    weather.changes += ("collect", "collect")
 
 
 def _draw_meta(chance: Chance) -> MetaManners:

@@ -35,7 +35,7 @@ from dlog.testing.sim.streams_life_readers import Reading
 from dlog.testing.sim.streams_life_rest import check_nothing_is_left, check_what_is_there
 from dlog.testing.sim.streams_life_scene import Scene
 from dlog.testing.sim.streams_life_truth import LEFT, STREAM, STUCK
-from dlog.testing.sim.streams_life_weather import LifeWeather, draw_life_weather
+from dlog.testing.sim.streams_life_weather import ENDS, LifeWeather, draw_life_weather
 from dlog.testing.sim.tape import Chance
 from dlog.testing.sim.world import Violation, World, require
 
@@ -43,6 +43,7 @@ EVENTS_MAX = 400_000
 HEAL_MS = 60_000.0  # virtual: within which everything comes to its end
 LOOK_MS = 20.0
 WAIT_MS = 5.0  # how often we look whether something is so
+ENDS_AT = 0.7  # of its span
 _TRIES = 20
 _LOST = ("metadata: reply lost", "ledgers: reply lost")
 
@@ -89,7 +90,10 @@ class LifeHistory:
         if weather.job:
             scene.later(weather.span_ms, partial(self.groups.begin, JOB, 0))
         for kind in (*weather.changes, *["remove group"] * weather.group_removals):
-            scene.later(weather.span_ms, partial(self.changes.begin, kind))
+            is_late = weather.ends_late and kind in ENDS
+            after_ms = ENDS_AT * weather.span_ms if is_late else 0.0
+            begin = partial(self.changes.begin, kind)
+            scene.later(weather.span_ms - after_ms, begin, after_ms=after_ms)
 
     def _heal(self) -> None:
         self.world.note("all is well from here on")
@@ -150,7 +154,9 @@ class LifeHistory:
         )
 
     async def _remove_all(self, client: Client) -> None:
-        for name in list(self.groups.now):
+        """Also groups that were removed: a worker that joined meanwhile, and left before it heard
+        of it, leaves its leases behind, and a second removal takes them."""
+        for name in dict.fromkeys(each.name for each in self.groups.all):
             await remove_group(self.scene, client, name)
         with contextlib.suppress(NotFound):
             await client.stream(STREAM).remove()
