@@ -8,13 +8,14 @@ die at each step: before a request leaves it, or while the request is on its way
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import sys
 from asyncio import events
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dlog.errors import ConfigError, DlogError, Fenced, Outcome, Timeout, Unavailable
 from dlog.ledger.memory import MemoryAppender, MemoryLedgers, MemoryLedgerStore
@@ -94,6 +95,7 @@ class _Loop(SimLoop):
     speed."""
 
     world: World
+    hooked: ClassVar[_Loop | None] = None  # whose hooks for asynchronous generators are set
 
     def time(self) -> float:
         return self.world.now_ms / 1000
@@ -127,9 +129,11 @@ class _Loop(SimLoop):
             ready.append(heapq.heappop(timers)[2])
         if not ready:
             return
-        before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+        before = events._get_running_loop()
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finish_asyncgen)
+        if _Loop.hooked is not self:
+            _Loop.hooked = self
+            sys.set_asyncgen_hooks(self._asyncgens.add, self._finish_asyncgen)
         self._is_running = True
         left = TURNS_MAX
         try:
@@ -148,8 +152,18 @@ class _Loop(SimLoop):
                         self.call_exception_handler(told)
         finally:
             self._is_running = False
-            sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(before)
+
+
+@contextlib.contextmanager
+def hooks_restored() -> Iterator[None]:
+    """Loops leave their hooks set behind a turn; behind a history they are the old ones."""
+    hooks = sys.get_asyncgen_hooks()
+    try:
+        yield
+    finally:
+        _Loop.hooked = None
+        sys.set_asyncgen_hooks(*hooks)
 
 
 class LifeProcess(LoopProcess):

@@ -29,7 +29,7 @@ from dlog.testing.sim.loop_process import silence
 from dlog.testing.sim.simulation import PROCESSES, simulated_clients
 from dlog.testing.sim.streams_life_changes import Changes, make, sweep
 from dlog.testing.sim.streams_life_groups import GROUP, JOB, Groups, remove_group
-from dlog.testing.sim.streams_life_process import LifeProcess
+from dlog.testing.sim.streams_life_process import LifeProcess, hooks_restored
 from dlog.testing.sim.streams_life_producers import Senders
 from dlog.testing.sim.streams_life_readers import Reading
 from dlog.testing.sim.streams_life_rest import check_nothing_is_left, check_what_is_there
@@ -268,7 +268,12 @@ def run_life_history(chance: Chance, *, told: bool = False, **fixed: Any) -> Wor
     world.events_max = chance.events_max or EVENTS_MAX
     weather = draw_life_weather(chance)
     weather.fix(**fixed)
-    with settings(world) as unheard, simulated_clients(world), _small(weather):
+    with (
+        settings(world) as unheard,
+        simulated_clients(world),
+        _small(weather),
+        hooks_restored(),
+    ):
         history = LifeHistory(world, weather)
         leaves = True  # there is something that nobody is to hear of
         try:
