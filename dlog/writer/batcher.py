@@ -5,9 +5,9 @@ for the loop, which takes sealed batches first, and the open one when nothing is
 idle writer sends at once, and a busy one gathers. The loop is woken only when it has something to
 do, not for every message.
 
-The window bounds what was taken and not yet acknowledged. It is looked at when a batch is full, not
-per message, so it may be exceeded by about one batch. Waiting for room is first come, first served,
-and wakes one waiter at a time: a freed place never stampedes.
+The window bounds what was taken and not yet acknowledged: it takes messages while it is not full,
+so only the last one may exceed it (or an atomic run, which is taken as a whole). Waiting for room
+is first come, first served, and wakes one waiter at a time: a freed place never stampedes.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ class Batcher:
         self, *, entry_bytes: int, window_bytes: int, wake_loop: Callable[[], None]
     ) -> None:
         self.entry_bytes = entry_bytes
-        # Up to here a plain message needs no second look: so few bytes are never too many messages.
-        self._quick_bytes_max = min(entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
-        self._quick_bytes = self._quick_bytes_max
         self._window_bytes = window_bytes
         self._wake_loop = wake_loop
         self._lock = threading.Lock()
@@ -64,7 +61,10 @@ class Batcher:
         self._tail_known = False
         self._dedup = Dedup(Producers())
         self._sealed: deque[Batch] = deque()
-        self._taken_bytes = 0
+        self._taken_bytes = 0  # of sealed batches
+        # Up to here a plain message needs no second look: so few bytes of the open batch are in the
+        # window, and never too many messages.
+        self._quick_bytes = self._quick_bytes_max
         self._waiting: deque[Room] = deque()
         self._refusal: DlogError | None = None
         self._hungry = True  # the loop wants the open batch even if it is not full
@@ -90,11 +90,19 @@ class Batcher:
         """From now on; what is in the open batch stays there. At any time, on the loop."""
         with self._lock:
             self.entry_bytes = entry_bytes
-            self._quick_bytes_max = min(entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
-            if self._quick_bytes >= 0:
-                self._quick_bytes = self._quick_bytes_max
             self._window_bytes = window_bytes
+            self._look_quickly()
         self._wake_one()  # who finds room wakes the next one
+
+    @property
+    def _quick_bytes_max(self) -> int:
+        most = min(self.entry_bytes, MESSAGE_BYTES * limits.ENTRY_MESSAGES_MAX)
+        return min(most, self._window_bytes - self._taken_bytes)
+
+    def _look_quickly(self) -> None:
+        """The window has more room, or less. Under the lock."""
+        if self._open.producer is None and self._refusal is None:
+            self._quick_bytes = self._quick_bytes_max
 
     def _fresh(self) -> Batch:
         batch = Batch([], 0)
@@ -219,7 +227,8 @@ class Batcher:
                 batch = self._room_for(sizes[start + taken])
                 if batch is None:
                     break
-                room = max(self.entry_bytes - batch.bytes, sizes[start + taken])
+                window = self._window_bytes - self._taken_bytes - batch.bytes
+                room = max(min(self.entry_bytes - batch.bytes, window), sizes[start + taken])
                 idx = len(batch.values)
                 most = taken + limits.ENTRY_MESSAGES_MAX - idx
                 upto = min(max(bisect_right(ends, done_bytes + room), taken + 1), most)
@@ -240,7 +249,7 @@ class Batcher:
                 found = self._dedup.find_run(*batch.producer, len(batch.values))
                 if found is not None:
                     return found
-            if self._is_full():
+            if self._has_no_room():
                 return None
             self._seal_open()
             if batch.producer is not None:
@@ -254,33 +263,42 @@ class Batcher:
     def _room_for(self, size: int, producer: Producer | None = None) -> Batch | None:
         """The open batch, if need be a fresh one; None when the window is full. Under the lock."""
         self._refuse()
+        if self._has_no_room():
+            return None
         batch = self._open
         if not batch.values:
             return batch
         fits = batch.bytes + size <= self.entry_bytes and batch.continues_with(producer)
         if fits and len(batch.values) < limits.ENTRY_MESSAGES_MAX:
             return batch
-        if self._is_full():
-            return None
         self._seal_open()
         self._knock()
         return self._open
 
     def _is_full(self) -> bool:
-        return self._taken_bytes + self._open.bytes >= self._window_bytes and self._taken_bytes > 0
+        return self._taken_bytes + self._open.bytes >= self._window_bytes
+
+    def _has_no_room(self) -> bool:
+        """The window is full. An open batch that fills it alone goes out: it waits for no company.
+        Under the lock."""
+        is_full = self._is_full()
+        if is_full and self._taken_bytes == 0:
+            self._seal_open()
+            self._knock()
+        return is_full
 
     def _seal_open(self) -> None:
         if self._open.values:
-            self._add_sealed(self._open)
-            if self._open.producer is not None and self._refusal is None:
-                self._quick_bytes = self._quick_bytes_max
-            self._open = self._fresh()
+            sealed, self._open = self._open, self._fresh()
+            self._add_sealed(sealed)
+            self._open.first_seq = self._next_seq
 
     def _add_sealed(self, batch: Batch) -> None:
         self._sealed.append(batch)
         self._last = batch
         self._next_seq += len(batch.values)
         self._taken_bytes += batch.bytes
+        self._look_quickly()
 
     def _knock(self) -> None:
         if (self._hungry or self._sealed) and not self._woken:
@@ -372,6 +390,8 @@ class Batcher:
         """So many taken bytes are acknowledged, or failed."""
         with self._lock:
             self._taken_bytes -= size
+            self._look_quickly()
+            self._has_no_room()
         self._wake_one()
 
     def _wake_one(self) -> None:

@@ -190,6 +190,8 @@ def _full(core: WriterCore, facts: WriterFacts, wait: Wait | None) -> Wait | Non
     """With what nothing more can be sent for, if so."""
     entries = sum(pipe.in_flight_entries for pipe in core.pipes)
     has_all_entries = facts.has_pending and entries >= facts.window_entries
+    if wait is None and facts.is_full:
+        wait = Wait(ReasonCode.WINDOW_FULL, "what was taken is about to be sent")
     if wait is not None and (facts.is_full or has_all_entries):
         window = f"{size_text(facts.taken_bytes)} of {size_text(facts.window_bytes)}"
         code = wait.code if wait.code is not ReasonCode.UNCONFIRMED else ReasonCode.WINDOW_FULL

@@ -69,6 +69,37 @@ async def test_on_full_raise_refuses_at_once(file_api: Api) -> None:
     assert await file_api.values() == [b"x" * 300] * len(tickets) + [b"room again"]
 
 
+@pytest.mark.parametrize("window_bytes", [1024, 64 * 1024])
+async def test_a_window_smaller_than_an_entry_is_one(file_api: Api, window_bytes: int) -> None:
+    """I25: with any `entry_bytes`. It was looked at only where an entry ended: 512 KiB got in."""
+    async with file_api.open_writer(on_full="raise", window_bytes=window_bytes) as log:
+        with held_at("ledger.synced") as disk:
+            tickets = await fill(log, b"x" * 100)
+            assert batcher_of(log).taken_bytes < window_bytes + 200
+            disk.open()
+            for ticket in tickets:
+                await ticket
+        await log.append(b"room again")
+
+
+@pytest.mark.parametrize("linger_ms", [0, 60_000])
+async def test_a_full_window_has_a_reason_at_once(file_url: str, linger_ms: int) -> None:
+    """Behind `BufferFull` nothing was sent yet, and `why()` was None. It waits for no company."""
+    async with dlog.aio.open_writer(
+        "log", url=file_url, on_full="raise", window_bytes=1024, linger_ms=linger_ms
+    ) as log:
+        with held_at("ledger.synced") as disk:
+            tickets = await fill(log, b"x" * 100)
+            reason = log.why()
+            assert reason is not None
+            assert reason.code is dlog.ReasonCode.WINDOW_FULL
+            assert reason.evidence["window_full"] is True
+            disk.open()
+            for ticket in tickets:
+                await ticket
+        assert log.why() is None
+
+
 @pytest.mark.parametrize("on_full", ["wait", "raise"])
 async def test_a_run_that_was_cut_by_the_window_says_that_it_may_have_begun(
     file_api: Api, on_full: str

@@ -178,6 +178,12 @@ def test_back_pressure_in_entries() -> None:
     assert told(scene.core, has_pending=True, window_entries=2).code is ReasonCode.UNCONFIRMED
 
 
+def test_a_window_that_is_full_of_what_was_not_sent_yet() -> None:
+    wait = told(Scene().core, is_full=True, has_pending=True, taken_bytes=2048, window_bytes=1024)
+    assert wait.code is ReasonCode.WINDOW_FULL
+    assert wait.evidence["taken_bytes"] == 2048
+
+
 def test_a_window_that_is_full_behind_something_else_says_both() -> None:
     scene = Scene()
     scene.push(b"a")
