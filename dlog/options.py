@@ -112,8 +112,8 @@ class WriterOptions:
     """Where batching stops: raw bytes of messages that travel in one entry. A larger message
     travels alone."""
     window_bytes: int = limits.WINDOW_BYTES_DEFAULT
-    """Raw bytes taken and not yet acknowledged; more wait, or are refused (`on_full`). Only the last
-    message taken, or atomic run, may exceed it."""
+    """Raw bytes taken and not yet acknowledged; more wait, or are refused (`on_full`). Only the
+    last message taken, or atomic run, may exceed it."""
     window_entries: int = limits.WINDOW_ENTRIES_DEFAULT
     """Entries sent and not yet confirmed; while there are as many, messages gather in the next
     ones."""

@@ -515,12 +515,12 @@ class Engine:
         else:
             self.heir(error, sent, left)
         self.batcher.release(sum(batch.bytes for batch in sent + left))
+        if self.watch.meter is not None:
+            self.watch.meter.failed(self.failed_batches)
         self._let_go()
         if self._duty is not None and self._duty is not asyncio.current_task():
             self._duty.cancel()  # it may wait for what no longer happens
         self._progress.tell()
-        if self.watch.meter is not None:
-            self.watch.meter.failed(self.failed_batches)
 
     @property
     def unacknowledged(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ class Run:
         self.failures = 0
         self.error: Exception | None = None
         self.refused: str | None = None
+        self.unread: Exception | None = None
         self.busy_since_s: float | None = None
         self.told: list[Any] = []
         for name, value in more.items():
@@ -56,6 +58,7 @@ class Heart:
         self.now = WELL
         self.waits: dict[str, str] = {}
         self.is_abandoned = False
+        self.ended: Future[str] = Future()
 
     def facts(self) -> Facts:
         return self.now

@@ -58,7 +58,7 @@ async def test_a_fenced_writer_leaves_no_spare_ledger(client: aio.Client, hears:
         else:
             with pytest.raises(Fenced):
                 await (fenced.rotate() if hears == "rotating" else fenced.append(b"x"))
-            await fenced._engine._until(lambda: fenced._engine._duty is None)
+            await fenced._engine._progress.until(lambda: fenced._engine._duty is None)
         assert await left_over(client) == set()
         await fenced.close()
     assert await left_over(client) == set()
