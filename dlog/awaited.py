@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlog import effects
+from dlog.clock import Clock
 from dlog.effects import Effect
-from dlog.reason import ReasonCode, Wait
+from dlog.meta.store import MetaStore, TellsSilence
+from dlog.reason import ReasonCode, Wait, time_text
 
 METADATA_EFFECTS = (
     effects.ReadNode,
@@ -41,6 +43,20 @@ def longest(awaited: Iterable[Awaited]) -> Wait | None:
     first in the list of codes, where answers of the metadata store are the shortest."""
     first = min(awaited, key=lambda each: (each.since_s, _is_metadata(each)), default=None)
     return None if first is None else wait_for(first)
+
+
+def metadata_away(store: MetaStore, clock: Clock) -> Wait | None:
+    """That the metadata store gives no answer, and since when; None while it does."""
+    since_s = store.silent_since_s if isinstance(store, TellsSilence) else None
+    if since_s is None:
+        return None
+    away_s = max(clock.monotonic_s() - since_s, 0.0)
+    return Wait(
+        ReasonCode.METADATA_AWAY,
+        f"the metadata store has not answered for {time_text(away_s)}",
+        {"metadata_away_s": round(away_s, 3)},
+        since_s,
+    )
 
 
 def _is_metadata(awaited: Awaited) -> bool:

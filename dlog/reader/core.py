@@ -13,6 +13,10 @@ change. Each entry must begin at the seq that we expect; a gap is never skipped 
 A truncation may pass our place. What the list that we go by says is before its truncation point is
 not delivered: then, and where our segment left the list, the walk raises `Truncated` with the new
 head, or goes on there if it was told to.
+
+An error that may pass (`retry=NOW`) does not end a reader that follows: it waits, says why
+(`trouble`), and goes on where it stands. Any other reader is told; a new `walk` goes on where this
+one stood.
 """
 
 from __future__ import annotations
@@ -22,13 +26,23 @@ import enum
 from dataclasses import dataclass
 
 from dlog import trace
-from dlog.effects import Deliver, LastReadable, LookAtLedger, Procedure, ReadRun, WaitNode, WaitPast
-from dlog.errors import Corrupt, DlogError, NotFound, Timeout, Truncated, Unavailable
+from dlog.effects import (
+    Deliver,
+    LastReadable,
+    LookAtLedger,
+    Pause,
+    Procedure,
+    ReadRun,
+    WaitNode,
+    WaitPast,
+)
+from dlog.errors import Corrupt, DlogError, NotFound, Retry, Timeout, Truncated, Unavailable
 from dlog.ids import Position
 from dlog.ledger.store import LedgerState
 from dlog.meta.listed import Point, Segment
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import ReaderOptions
+from dlog.reader.horizon import AWAY_S
 from dlog.reader.message import MessageBatch
 from dlog.reader.places import Place, Start, find_head, find_tail, locate
 from dlog.reader.segments import (
@@ -39,11 +53,13 @@ from dlog.reader.segments import (
     last_entry_of,
     misplaced,
 )
-from dlog.reason import Plain, ReasonCode, Wait
+from dlog.reason import Plain, ReasonCode, Wait, told_of
 from dlog.wire.batch import decode
 from dlog.writer.segments import SEAM_ENTRY, ledger_gone
 
 WAIT_MS = 1_000.0  # watches and nudges are hints: look again this often
+# Between two tries of a reader that follows: within the last one it goes on once the trouble ends.
+TROUBLE_PAUSE_MIN_S, TROUBLE_PAUSE_MAX_S = 0.02, 1.0
 
 
 class ReaderState(enum.Enum):
@@ -81,6 +97,8 @@ class ReaderCore:
         self._planned: tuple[int, int] | None = None  # the segment and entry before `end_seq`
         self.blocked: Wait | None = None  # at a border between segments, or before the first
         self.recovering: Wait | None = None  # the ledger that we read
+        self.trouble: Wait | None = None  # the last try failed, and nothing was found out since
+        self._failures = 0  # since something was read, or waited for to its end
         self._options = options
         self._from = Point()  # what is before it was not asked for
         self._passed = False  # the next message was truncated
@@ -91,13 +109,28 @@ class ReaderCore:
         self._options = options
 
     def walk(self) -> Procedure[None]:
-        """From the place found to the end, delivering on the way."""
+        """From where it stands to the end, delivering on the way."""
         self.view.horizon.waits_for_recoveries = False
         while not self._is_done():
-            entered = yield from self._enter()
-            if entered is not None:
-                yield from self._read_segment(entered)
+            try:
+                entered = yield from self._enter()
+                if entered is not None:
+                    yield from self._read_segment(entered)
+            except DlogError as error:
+                if error.retry is not Retry.NOW:
+                    raise
+                self.trouble = _trouble(self.place, error)
+                if not self._waits_out_trouble:
+                    raise
+                pause_s = min(TROUBLE_PAUSE_MIN_S * 2**self._failures, TROUBLE_PAUSE_MAX_S)
+                self._failures = min(self._failures + 1, 16)
+                yield Pause(pause_s, wait=self.trouble)
         self.state = ReaderState.ENDED
+
+    @property
+    def _waits_out_trouble(self) -> bool:
+        """A range that was planned can be read now: its reader follows for the tail's sake only."""
+        return self._options.follow and self._planned is None
 
     def _is_done(self) -> bool:
         seq = self.place.seq
@@ -201,9 +234,10 @@ class ReaderCore:
         if meta.state is LogState.TERMINATED:
             self._is_over = True
             return True
-        self.state = ReaderState.CROSSING
+        self.state, self.trouble = ReaderState.CROSSING, None
         self.blocked = _nothing_yet(self.view.name) if last is None else _all_read(last, meta)
         yield WaitNode(self.view.path, WAIT_MS)
+        self._failures = 0
         return False
 
     def _wanted_seq(self) -> int | None:
@@ -221,11 +255,12 @@ class ReaderCore:
             entered = yield from self.view.enter(segment)
             if entered is not None:
                 return entered
-        self.blocked = _not_enterable(segment, info.state, has_no_seam)
+        self.blocked, self.trouble = _not_enterable(segment, info.state, has_no_seam), None
         if has_no_seam:
             yield WaitPast(segment.ledger_id, SEAM_ENTRY - 1, WAIT_MS, self.view.path)
         else:
             yield WaitNode(self.view.path, WAIT_MS)
+        self._failures = 0
         return None
 
     def _begin(self, entered: Entered) -> bool:
@@ -278,6 +313,8 @@ class ReaderCore:
                     if self.place.entry_id <= last_entry:
                         continue
                 closed_at = yield from self._closed_at(entered)
+                if closed_at is None:  # else the wait came back at once, and proves nothing
+                    self.trouble, self._failures = None, 0
                 if closed_at is not None and self.place.entry_id > closed_at:
                     if self._lacks_some(entered.segment):
                         yield from self._refuse_short(entered.segment)
@@ -306,7 +343,10 @@ class ReaderCore:
         except (Unavailable, Timeout):
             if not self._options.follow:
                 raise
-            return None  # a quiet tail stays one while metadata is away
+            # A quiet tail stays one while metadata is away. Of a ledger that has ended, the wait
+            # comes back at once.
+            yield Pause(AWAY_S)
+            return None
         yield from self._mind_recovery(entered, info.state)
         return None if info.closed is None else info.closed.last_entry
 
@@ -332,6 +372,7 @@ class ReaderCore:
         raw = yield ReadRun(
             segment.ledger_id, first, last_entry, self._options.read_run_bytes, point="read.run"
         )
+        self.trouble, self._failures = None, 0
         batches: list[MessageBatch] = []
         for entry_id, buffer in enumerate(raw, first):
             try:
@@ -447,6 +488,15 @@ class ReaderCore:
         )
         if listed is not None and listed.ledger_id == gone:
             raise ledger_gone(listed, view.name) from error
+
+
+def _trouble(place: Place, error: DlogError) -> Wait:
+    """The code of a place, which gives way to what the stores know."""
+    where: dict[str, Plain] = {"segment": place.number, "entry_id": place.entry_id}
+    if error.ledger_id is not None:
+        where["ledger_id"] = error.ledger_id
+    sentence = f"reading failed, and is tried again: {error}"
+    return Wait(ReasonCode.READING, sentence, {**where, **told_of(error)})
 
 
 def _not_enterable(segment: Segment, state: LedgerState, has_no_seam: bool) -> Wait:

@@ -17,7 +17,7 @@ from dlog.effects import (
     ReadRun,
     WaitPast,
 )
-from dlog.errors import DlogError, as_broken
+from dlog.errors import DlogError, Handle, as_broken
 from dlog.ledger.store import LedgerReader, PrefersCopy
 from dlog.options import ReaderOptions
 from dlog.progress import Progress
@@ -82,7 +82,9 @@ class ReaderDriver(Driver):
                 asyncio.ensure_future(watch.wait(timeout_ms)),
             ]
             try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for wait in done:
+                    wait.result()  # one that failed is no news: who asked would ask at once
             finally:
                 for wait in waits:
                     wait.cancel()
@@ -119,6 +121,7 @@ class Feed:
         self._closing: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._ended = False
+        self._told = False  # its error was raised: the next call goes on
         self.watch: ReaderWatch | None = None  # of the reader that this feed is of
 
     def reconfigure(self, options: ReaderOptions) -> None:
@@ -128,7 +131,7 @@ class Feed:
             self._room.set_result(None)
 
     def start(self) -> None:
-        """Begin the core's walk, at the place that it found."""
+        """Begin the core's walk, at the place where it is."""
         self.driver.copy = self.core.copy
         self._task = asyncio.get_running_loop().create_task(self.driver.run(self.core.walk()))
         self._task.add_done_callback(self._on_done)
@@ -157,13 +160,19 @@ class Feed:
 
     async def take(self, *, wait: bool = True) -> list[MessageBatch]:
         """All that is read and not yet taken, at least one batch; [] at the end (or, without
-        `wait`, now)."""
+        `wait`, now). Raises what ended the walk; if the handle is still usable, the next call goes
+        on where it stood."""
+        if self._told and self._closing is None:
+            self._told = self._ended = False
+            self._error = None
+            self.start()
         if wait:  # several may: each looks again whenever something comes, and at the end
             await self._progress.until(lambda: self._ready or self._ended)
         if not self._ready:
             if not self._ended:
                 return []
             if isinstance(self._error, DlogError):
+                self._told = self._error.handle is Handle.USABLE
                 raise self._error.again()
             if self._error is not None:
                 raise self._error
@@ -193,7 +202,7 @@ class Feed:
         waits = core.state in (ReaderState.TAILING, ReaderState.ENDED)
         if core.state is ReaderState.CROSSING:
             waits = core.blocked is not None
-        return waits and not self._ready
+        return waits and core.trouble is None and not self._ready
 
     @property
     def has_ended(self) -> bool:

@@ -34,6 +34,8 @@ def why_reader(core: ReaderCore, facts: ReaderFacts) -> Wait | None:
         )
     if facts.has_messages:
         return None
+    if core.trouble is not None:
+        return core.trouble
     if facts.ended_by is not None:
         sentence = f"the reader ended: {facts.ended_by}"
         return Wait(ReasonCode.LOST, sentence, told_of(facts.ended_by))

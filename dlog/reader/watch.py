@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlog.awaited import longest
+from dlog.awaited import longest, metadata_away
 from dlog.drive import Stores
 from dlog.errors import DlogError
 from dlog.ledger.store import Explains
@@ -72,7 +72,9 @@ class ReaderWatch:
         """Something is about to be asked for. The same as before, at one place, is one wait."""
         core = feed.core
         blocked = core.blocked or core.recovering
-        spell = (core.state, core.place, None if blocked is None else blocked.code, feed.is_full)
+        # Trouble is one wait, whatever is tried meanwhile.
+        state = core.state if core.trouble is None else core.trouble.code
+        spell = (state, core.place, None if blocked is None else blocked.code, feed.is_full)
         if spell != self._spell:
             self._spell = spell
             self._since_s = self._clock.monotonic_s()
@@ -154,7 +156,10 @@ class ReaderWatch:
         )
         if wait is None:
             return None
-        return wait.since(self._since_s).because(self._of_ledger(feed, wait))
+        wait = wait.since(self._since_s)
+        if wait.code is ReasonCode.READING and feed.core.trouble is not None:
+            wait = wait.because(metadata_away(self._stores.meta, self._clock))
+        return wait.because(self._of_ledger(feed, wait))
 
     def _of_ledger(self, feed: Feed, wait: Wait) -> Wait | None:
         ledger_id = wait.evidence.get("ledger_id")

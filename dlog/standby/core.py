@@ -26,12 +26,23 @@ from dlog.effects import (
     ReplaceNode,
     WaitNode,
 )
-from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Retry, check
+from dlog.errors import (
+    AlreadyExists,
+    Conflict,
+    DlogError,
+    Handle,
+    Moved,
+    NotFound,
+    Retry,
+    Unsupported,
+    check,
+)
 from dlog.meta.cas import Seen, read_log
 from dlog.meta.layout import Layout
 from dlog.meta.listed import WriterMark
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import LogOptions
+from dlog.reason import ReasonCode, Wait, told_of
 from dlog.writer.ready import ReadyLedger, ReadyState
 from dlog.writer.segments import standby_ledger
 from dlog.writer.takeover import StoodBy, refuse_unless_open
@@ -40,6 +51,7 @@ _log = logging.getLogger("dlog.standby")
 
 LOOK_MS = 1_000  # watches are hints: look again this often
 CREATE_TRIES = 10  # of a log that others make and remove meanwhile
+TRY_AGAIN_S = 1.0  # at most, behind an error: within this it goes on once the trouble ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,10 @@ class StandbyCore:
         self.failed: DlogError | None = None  # the ready ledger's appender, while it waited
         self.stopped = False
         self.taking_over = False
+        self.own_token: str | None = (
+            None  # of the writer that it became: no other one is waited for
+        )
+        self.trouble: Wait | None = None  # the last try to have a ledger ready failed
 
     # --- what it knows
 
@@ -127,7 +143,7 @@ class StandbyCore:
     # --- standing by
 
     def stand_by(self) -> Procedure[None]:
-        """Until it is told to stop, or the log is gone."""
+        """Until it is told to stop, or the log is gone. Whatever else fails is tried again."""
         attempt = 0
         while not self.is_stopped():
             try:
@@ -138,14 +154,21 @@ class StandbyCore:
                 if self.is_stopped():
                     return
                 yield from self.prepare()
-                attempt = 0
+                attempt, self.trouble = 0, None
+            except (NotFound, Unsupported, Moved):
+                raise
             except DlogError as error:
-                if error.retry is not Retry.NOW:
+                if error.handle is Handle.DEAD:
                     raise
                 if attempt == 0:
                     _log.warning("log %s: the standby is not ready: %s", self.post.name, error)
                 attempt += 1
-                yield Pause(backoff_s(attempt, self.post.chance, base_s=0.05, limit_s=5))
+                told = f"no ledger is ready, which is tried again: {error}"
+                self.trouble = Wait(ReasonCode.LEDGER_CREATION, told, told_of(error))
+                yield Pause(self._pause_s(attempt), wait=self.trouble)
+
+    def _pause_s(self, attempt: int) -> float:
+        return backoff_s(attempt, self.post.chance, base_s=0.05, limit_s=TRY_AGAIN_S)
 
     def look(self) -> Procedure[None]:
         """The newest log meta. `NotFound` when the log was removed, or is another one by now."""
@@ -184,20 +207,20 @@ class StandbyCore:
             try:
                 if (yield from self.is_vacant()):
                     return
-                attempt = 0
                 holder = self.meta.writer
                 if holder is not None:
                     yield WaitNode(self._presence(holder), LOOK_MS)
+                attempt = 0
             except DlogError as error:
                 if error.retry is not Retry.NOW:
                     raise
                 attempt += 1
-                yield Pause(backoff_s(attempt, self.post.chance, base_s=0.05, limit_s=5))
+                yield Pause(self._pause_s(attempt))
 
     def is_vacant(self) -> Procedure[bool]:
         yield from self.look()
         holder = self.meta.writer
-        if holder is None:
+        if holder is None or holder.token == self.own_token:
             return True
         try:
             yield ReadNode(self._presence(holder))

@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import warnings
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
 
+from dlog.awaited import longest, metadata_away
 from dlog.calls import Calls
+from dlog.chance import backoff_s
 from dlog.drive import Closeable, Driver, Stores, too_late
 from dlog.effects import Effect, Pause, Procedure, WaitNode
 from dlog.errors import (
+    Broken,
     ConfigError,
     Conflict,
     Corrupt,
     DlogError,
     Fenced,
     ForkedHandle,
+    Handle,
     Outcome,
     ReaderClosed,
     Retry,
+    WriterClosed,
 )
 from dlog.ids import Position
 from dlog.ledger.store import Appender, AppenderListener
@@ -39,13 +45,16 @@ from dlog.reader.message import Message
 from dlog.reader.places import Tail, find_tail
 from dlog.reader.reader import Reader
 from dlog.reader.segments import SegmentView
-from dlog.standby.core import Post, StandbyCore
+from dlog.reason import Reason, ReasonCode, Wait, told_of
+from dlog.standby.core import TRY_AGAIN_S, Post, StandbyCore
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner
 from dlog.writer.pipe import check_codec
 from dlog.writer.preconditions import check_ledgers
 from dlog.writer.takeover import StoodBy
 from dlog.writer.writer import Writer
+
+_log = logging.getLogger("dlog.standby")
 
 CLOSE_PATIENCE_S = 5.0  # for a ledger that is being made: an orphan costs more than the wait
 
@@ -80,6 +89,9 @@ class Standby:
         self._keeping: asyncio.Task[None] | None = None
         self._checked = False  # that the ledgers of the log fit
         self._taking = False
+        self._engine: Engine | None = None  # of the takeover under way
+        self._failed: Wait | None = None  # the last try of a takeover that waits
+        self._waits_for_vacancy = 0
         self._writer: Writer | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -151,6 +163,35 @@ class Standby:
         tail = await look(self._stores, view, _tail(view))
         return max(0, tail.next_seq - self.reader.position.next_seq)
 
+    def why(self) -> Reason | None:
+        """Why a takeover under way takes its time, why no ledger is ready, or for whose end it
+        waits. None when it is ready and nothing is asked of it, and once it took over."""
+        wait, clock = self._wait_at_hand(), self._stores.clock
+        if wait is None:
+            return None
+        return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())
+
+    def _wait_at_hand(self) -> Wait | None:
+        if self._closed:
+            return Wait(ReasonCode.CLOSED, "the standby was closed")
+        if self._writer is not None:
+            return None
+        if self._engine is not None and (taking := self._engine.watch.wait()) is not None:
+            return taking
+        if self._failed is not None:
+            return self._failed.because(metadata_away(self._stores.meta, self._stores.clock))
+        if (end := self._end()) is not None:
+            return Wait(ReasonCode.LOST, f"the standby ended: {end}", told_of(end))
+        if not self.ready:
+            making = Wait(ReasonCode.LEDGER_CREATION, "a ledger is being made ready")
+            if self._core.trouble is None:
+                return making.because(longest(self._driver.awaited.values()))
+            return self._core.trouble.because(metadata_away(self._stores.meta, self._stores.clock))
+        if self._waits_for_vacancy:
+            told = f"the log has a writer: {self.holder or 'nobody, as last seen'}"
+            return Wait(ReasonCode.WRITER_PRESENT, told, {"holder": self.holder})
+        return None
+
     # --- messages of whoever writes
 
     async def messages(self) -> AsyncIterator[Message]:
@@ -184,7 +225,7 @@ class Standby:
     # --- taking over
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Until nobody is there who writes; False when the time is over before (0: looks once). A
+        """Until nobody else is there who writes; False when the time is over before (0: looks once). A
         process that died counts as gone once its session ended. While metadata is away nobody can
         tell. Advice only: it may be back, or another one."""
         self._check()
@@ -209,12 +250,17 @@ class Standby:
 
     async def _until_vacant(self) -> None:
         driver = Driver(self._stores.meta, self._stores.ledgers)
-        await driver.run(self._core.until_vacant())
+        self._waits_for_vacancy += 1
+        try:
+            await driver.run(self._core.until_vacant())
+        finally:
+            self._waits_for_vacancy -= 1
 
     async def take_over(self, takeover: Takeover | None = None) -> Writer:
         """Become the writer. `takeover` says what to do about a present one, as of `open_writer`;
-        "wait" waits for as long as it takes. `Fenced` when somebody else was faster, and then it
-        goes on standing by. Of the reader, the end is now where the writer begins."""
+        "wait" waits for as long as it takes, also for stores that are away. When it fails it goes
+        on standing by, as after `Fenced`, when another process was faster, and may be asked again.
+        Of the reader, the end is now where the writer begins."""
         self._check()
         options = self._options
         if takeover is not None:
@@ -225,7 +271,7 @@ class Standby:
         try:
             return await self._calls.run(self._take_over(options))
         finally:
-            self._taking = False
+            self._taking, self._failed = False, None
             if self._writer is None and not self._closed:
                 self._ear.heirs.clear()
                 self._keep_ready()
@@ -234,29 +280,46 @@ class Standby:
         patient = options.takeover == "wait"
         if patient:
             options = dataclasses.replace(options, takeover="if_dead")
+        failures = 0
         while True:
             if patient:
                 await self._until_vacant()
-            stores = self._stores
-            await self._stop_keeping(patience_s=0)
-            mark = WriterMark(
-                stores.chance.token(), options.owner or default_owner(), stores.clock.wall_us()
-            )
-            engine = Engine(stores, self._name, options, mark)
-            self._core.taking_over = True
             try:
-                await engine.open(None, self)
+                engine = await self._open_engine(options)
                 break
-            except (Conflict, Fenced):
-                if not patient:
-                    raise
-            finally:
-                self._core.taking_over = False
+            except DlogError as error:
+                told = _of_standby(error)
+                if not patient or told.retry is not Retry.NOW:
+                    raise told from error
+                if not isinstance(error, (Conflict, Fenced)):
+                    failures += 1
+                    sentence = f"the takeover failed, and is tried again: {error}"
+                    self._failed = Wait(ReasonCode.LEDGER_STORE, sentence, told_of(error))
+                    _log.warning("log %s: the takeover is tried again: %s", self._name, error)
             self._keep_ready()
+            if failures:
+                chance = self._stores.chance
+                await asyncio.sleep(backoff_s(failures, chance, base_s=0.05, limit_s=TRY_AGAIN_S))
+        self._core.own_token = engine.mark.token
         self._writer = writer = Writer(engine, Looks(self._stores, self._name))
         self._keep_writer(writer)
         self.reader.stop_at(engine.core.current.base_seq)
         return writer
+
+    async def _open_engine(self, options: WriterOptions) -> Engine:
+        stores = self._stores
+        await self._stop_keeping(patience_s=0)
+        mark = WriterMark(
+            stores.chance.token(), options.owner or default_owner(), stores.clock.wall_us()
+        )
+        self._engine = engine = Engine(stores, self._name, options, mark)
+        self._core.taking_over = True
+        try:
+            await engine.open(None, self)
+        finally:
+            self._engine = None
+            self._core.taking_over = False
+        return engine
 
     # what an engine asks of whoever stood by
 
@@ -343,13 +406,18 @@ class Standby:
             )
         if self._closed:
             raise ReaderClosed(f"this standby of log {self._name!r} is closed", log=self._name)
+        if (end := self._end()) is not None:
+            raise end.again(handle=Handle.DEAD)
+
+    def _end(self) -> DlogError | None:
+        """What ended it for good. A defect is raised as it is."""
         keeping = self._keeping
-        if keeping is not None and keeping.done() and not keeping.cancelled():
-            error = keeping.exception()
-            if isinstance(error, DlogError):
-                raise error.again()
-            if error is not None:
-                raise error
+        if keeping is None or not keeping.done() or keeping.cancelled():
+            return None
+        error = keeping.exception()
+        if error is None or isinstance(error, DlogError):
+            return error
+        raise error
 
     async def __aenter__(self) -> Standby:
         return self
@@ -379,6 +447,17 @@ class Standby:
 
     def __reduce__(self) -> str:
         raise ConfigError("a standby cannot be pickled: open one where it is needed")
+
+
+def _of_standby(error: DlogError) -> DlogError:
+    """What the writer that did not come to be says of itself, as its standby says it: which goes
+    on, and may be asked again."""
+    if isinstance(error, (ReaderClosed, WriterClosed, ForkedHandle, Broken)):
+        return error.again()
+    twin = error.again(handle=Handle.USABLE)
+    if twin.retry is Retry.AFTER_REOPEN:
+        twin.retry = Retry.NOW
+    return twin
 
 
 def _seen(task: asyncio.Task[None]) -> None:

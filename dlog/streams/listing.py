@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from dlog.awaited import longest
+from dlog.awaited import longest, metadata_away
 from dlog.drive import Stores
-from dlog.errors import Handle, NotFound
-from dlog.reason import Reason, ReasonCode, Wait
+from dlog.errors import DlogError, Handle, NotFound
+from dlog.reason import Reason, ReasonCode, Wait, told_of
 from dlog.streams.document import StreamMeta, StreamState
 from dlog.streams.driver import StreamDriver
 from dlog.streams.places import ReadOrder
@@ -39,6 +39,7 @@ class ShardList:
         self._under_way: asyncio.Task[StreamMeta] | None = None
         self._next: asyncio.Task[StreamMeta] | None = None  # has not begun to read yet
         self._asking: set[asyncio.Task[NewList]] = set()
+        self._failed: DlogError | None = None  # the last reading
 
     def ask(self) -> asyncio.Task[StreamMeta]:
         """The list, by a read that begins after this call. Many who ask at once share one."""
@@ -47,16 +48,18 @@ class ShardList:
             self._next.add_done_callback(_seen)
         return self._next
 
-    def ask_for(self, order: ReadOrder) -> asyncio.Task[NewList]:
-        """As `ask`, for a reader that goes on by it."""
-        task = asyncio.get_running_loop().create_task(self._new_list(self.ask(), order))
+    def ask_for(self, order: ReadOrder, *, after_s: float = 0.0) -> asyncio.Task[NewList]:
+        """As `ask`, for a reader that goes on by it; behind a failure, after a pause."""
+        task = asyncio.get_running_loop().create_task(self._new_list(order, after_s))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
         task.add_done_callback(_seen)
         return task
 
-    async def _new_list(self, asked: asyncio.Task[StreamMeta], order: ReadOrder) -> NewList:
-        meta = await asyncio.shield(asked)
+    async def _new_list(self, order: ReadOrder, after_s: float) -> NewList:
+        if after_s > 0:
+            await asyncio.sleep(after_s)
+        meta = await self.newest()
         name, missed = self._site.name, order.missed(meta)
         return NewList(meta, await missed_nothing_in(self._stores, name, missed, order.since_us))
 
@@ -70,6 +73,10 @@ class ShardList:
         self._under_way, self._next = self._next, None
         try:
             meta = (await self._driver.run(read_stream(self._site))).meta
+            self._failed = None
+        except DlogError as error:
+            self._failed = error
+            raise
         finally:
             self._under_way = None
         name = self._site.name
@@ -85,12 +92,15 @@ class ShardList:
 
     def why(self, shard: int, because: str = "it was read to its end") -> Reason:
         """What a shard waits for whose reader waits for the list."""
-        clock = self._stores.clock
-        wait = Wait(
-            ReasonCode.METADATA,
-            f"shard {shard}: {because}, and the list of shards is being read",
-            {"shard": shard},
-        ).because(longest(self._driver.awaited.values()))
+        stores, clock, failed = self._stores, self._stores.clock, self._failed
+        told = f"shard {shard}: {because}, and the list of shards is being read"
+        wait = Wait(ReasonCode.METADATA, told, {"shard": shard})
+        if failed is None:
+            wait = wait.because(longest(self._driver.awaited.values()))
+        else:
+            told = f"{told}; the last try failed: {failed}"
+            wait = Wait(ReasonCode.METADATA, told, {"shard": shard, **told_of(failed)})
+            wait = wait.because(metadata_away(stores.meta, clock))
         return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())
 
     def stop(self) -> None:

@@ -21,7 +21,15 @@ from typing import Literal, NamedTuple
 
 from dlog import limits
 from dlog.drive import Closeable, Stores
-from dlog.errors import ConfigError, DlogError, ForkedHandle, NotFound, ReaderClosed, Timeout
+from dlog.errors import (
+    ConfigError,
+    DlogError,
+    ForkedHandle,
+    NotFound,
+    ReaderClosed,
+    Retry,
+    Timeout,
+)
 from dlog.ids import Position
 from dlog.options import ReaderOptions
 from dlog.reader.feed import look
@@ -35,7 +43,7 @@ from dlog.streams.listing import NewList, ShardList
 from dlog.streams.merge import Arrival, ByTime, Choice, Order, Ready
 from dlog.streams.places import ReadOrder, StreamPosition
 from dlog.streams.reshard import Site
-from dlog.streams.sources import Reading, Source
+from dlog.streams.sources import TRY_AGAIN_MAX_S, Reading, Source
 from dlog.streams.starts import End, Starts, check_start
 from dlog.streams.starts import StreamStart as StreamStart
 from dlog.streams.tails import missed_nothing_in, remains_of
@@ -389,8 +397,11 @@ class StreamReader:
         if self._failure is None:
             try:
                 self._look_at_list()
-            except DlogError as error:  # the next call raises it, and the one behind asks again
-                self._failure = error
+            except DlogError as error:
+                if self._options.follow and error.retry is Retry.NOW:
+                    self._ask_for_list(TRY_AGAIN_MAX_S)
+                else:  # the next call raises it, and the one behind asks again
+                    self._failure = error
 
     def _give_way(self) -> None:
         order = self._order
@@ -430,10 +441,14 @@ class StreamReader:
             self._ended -= self._asked
             self._begin_ready()
         if self._ended and self._answer is None:
-            self._asked = set(self._ended)
-            self._answer = self._listing.ask_for(order)
-            news = self._news
-            self._answer.add_done_callback(lambda _: news.set())
+            self._ask_for_list()
+
+    def _ask_for_list(self, after_s: float = 0.0) -> None:
+        assert self._order is not None
+        self._asked = set(self._ended)
+        self._answer = self._listing.ask_for(self._order, after_s=after_s)
+        news = self._news
+        self._answer.add_done_callback(lambda _: news.set())
 
     def _close_soon(self, source: Source) -> None:
         if source.reader is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from dlog.awaited import metadata_away
 from dlog.clock import us_datetime
 from dlog.drive import Stores
 from dlog.errors import ConfigError, DlogError, NotFound, Retry, Truncated
@@ -20,15 +22,19 @@ from dlog.options import ReaderOptions
 from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start
 from dlog.reader.reader import Reader
-from dlog.reason import Reason, ReasonCode, told_of
+from dlog.reason import Reason, ReasonCode, Wait, told_of
 from dlog.streams.document import Shard, ShardState
 from dlog.streams.listing import ShardList
 from dlog.streams.places import ReadOrder, trimmed
 from dlog.streams.starts import End
 from dlog.streams.tails import first_seq_of, refuse_lost, remains_of, unmade
 
+_log = logging.getLogger("dlog.streams")
+
 BATCHES_AHEAD = 2  # of each shard, beside what its reader has read ahead
 LOOK_AGAIN_MS = 1_000.0  # for a log that is not made yet; a watch tells sooner
+# Between two tries of a reader that follows: within the last one it goes on once the trouble ends.
+TRY_AGAIN_MIN_S, TRY_AGAIN_MAX_S = 0.02, 1.0
 
 
 class Reading(NamedTuple):
@@ -59,11 +65,12 @@ class Source:
         self._is_begun = False
         self._is_checked = True  # that its log is of our stream
         self._is_unmade = False  # its log is not there yet, and so there is nothing
+        self._trouble: DlogError | None = None  # the last try to begin failed, and is repeated
 
     @property
     def at_tail(self) -> bool:
         """All that could be read has been handed out. Not before it was looked for."""
-        if self.error is not None:
+        if self.error is not None or self._trouble is not None:
             return False
         if self._is_unmade:
             return True
@@ -99,12 +106,23 @@ class Source:
         if isinstance(self.error, DlogError):
             told = f"reading shard {number} ended: {self.error}"
             return Reason(ReasonCode.LOST, told, told_of(self.error))
+        if self._trouble is not None:
+            return self._why_in_trouble(self._trouble)
         if not self._is_checked:
             return self._reading.listing.why(number, f"log {log!r} was opened by its name")
         if self._is_unmade:
             told = f"shard {number} has no log {log!r} yet: nobody wrote to it"
             return Reason(ReasonCode.AT_TAIL, told, {"log": log})
-        return None if self.reader is None else self.reader.why()
+        if self.reader is None:
+            return Reason(ReasonCode.FINDING, f"shard {number} is about to be read", {"log": log})
+        return self.reader.why()
+
+    def _why_in_trouble(self, error: DlogError) -> Reason:
+        stores, number = self._reading.stores, self.shard.number
+        told = f"reading shard {number} failed, and is tried again: {error}"
+        wait = Wait(ReasonCode.READING, told, {"shard": number, **told_of(error)})
+        wait = wait.because(metadata_away(stores.meta, stores.clock))
+        return wait.told(now_s=stores.clock.monotonic_s(), now_us=stores.clock.wall_us())
 
     def start(self, at: Position | None) -> None:
         self._at = at
@@ -133,11 +151,11 @@ class Source:
 
     async def _tell(self, reading: Callable[[], Awaitable[None]]) -> None:
         """How it ended, whoever reads is told."""
+        pause_s = TRY_AGAIN_MIN_S
         try:
-            try:
-                await reading()
-            except NotFound as error:
-                await self._refuse_gone(error)
+            while not await self._try(reading):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, TRY_AGAIN_MAX_S)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -145,6 +163,24 @@ class Source:
         finally:
             self.is_over = True
             self._reading.news.set()
+
+    async def _try(self, reading: Callable[[], Awaitable[None]]) -> bool:
+        """False when it may be tried again: a reader that follows waits for what passes."""
+        try:
+            try:
+                await reading()
+            except NotFound as error:
+                await self._refuse_gone(error)
+        except DlogError as error:
+            is_told = self._reading.ends is not None or self._is_begun
+            if is_told or error.retry is not Retry.NOW:
+                raise
+            if self._trouble is None:
+                told = "stream %s: shard %d is not read: %s"
+                _log.warning(told, self._reading.stream, self.shard.number, error)
+            self._trouble = error
+            return False
+        return True
 
     async def _refuse_gone(self, error: NotFound) -> None:
         """The log is not there any more. Where its shard was trimmed, and was not read to its end,
@@ -181,6 +217,8 @@ class Source:
         if end is not None and at is not None and at.next_seq >= end.seq:
             return None
         uid = self.shard.log_uid or None
+        if self.reader is not None:  # of a try before
+            await self.reader.close()
         reader = self.reader = Reader(reading.stores, self.shard.log, reading.options, uid)
         if at is not None:
             await reader.seek(at, end=None if end is None else end.seq)
@@ -189,7 +227,7 @@ class Source:
         here = reader.position
         self.log_uid = here.log_uid
         reading.order.begin(number, here)
-        self._is_begun = True
+        self._is_begun, self._trouble = True, None
         reading.news.set()
         return reader
 
@@ -239,7 +277,7 @@ class Source:
             shard = listed.shard(shard.number)
             if shard.state is ShardState.ENDED:
                 continue  # its log was made meanwhile
-            self._is_unmade = True
+            self._is_unmade, self._trouble = True, None
             reading.news.set()
             path = reading.stores.layout.log(shard.log)
             async with reading.stores.meta.watch(path) as watch:

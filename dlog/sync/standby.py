@@ -11,6 +11,7 @@ from dlog.errors import ConfigError, ReaderClosed
 from dlog.ids import Position
 from dlog.options import Takeover
 from dlog.reader.message import Message
+from dlog.reason import Reason
 from dlog.standby import standby as aio
 from dlog.sync.portal import Answer, Portal
 from dlog.sync.reader import Reader
@@ -62,6 +63,11 @@ class Standby:
         """How many messages anybody could read now that were not handed out here yet."""
         return self._run(self._inner.lag)
 
+    def why(self) -> Reason | None:
+        """Why a takeover under way takes its time, why no ledger is ready, or for whose end it
+        waits. None when it is ready and nothing is asked of it, and once it took over."""
+        return self._portal.ask(self._inner.why)
+
     # --- messages of whoever writes
 
     def messages(self) -> Iterator[Message]:
@@ -74,15 +80,16 @@ class Standby:
     # --- taking over
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until nobody is there who writes; False when the time is over before (0: looks once). A
+        """Until nobody else is there who writes; False when the time is over before (0: looks once). A
         process that died counts as gone once its session ended. Advice only: it may be back, or
         another one."""
         return self._run(self._inner.wait, timeout)
 
     def take_over(self, takeover: Takeover | None = None) -> Writer:
         """Become the writer. `takeover` says what to do about a present one, as of `open_writer`;
-        "wait" waits for as long as it takes. `Fenced` when somebody else was faster, and then it
-        goes on standing by. Of the reader, the end is now where the writer begins."""
+        "wait" waits for as long as it takes, also for stores that are away. When it fails it goes
+        on standing by, as after `Fenced`, when another process was faster, and may be asked again.
+        Of the reader, the end is now where the writer begins."""
         return Writer(self._run(self._inner.take_over, takeover), self._portal)
 
     def _run(

@@ -14,7 +14,7 @@ from dlog.effects import (
     ReadEntries,
     RecoverLedger,
 )
-from dlog.errors import Corrupt, Fenced, Unavailable
+from dlog.errors import AuthError, Corrupt, DlogError, Fenced, Handle, Retry, Timeout, Unavailable
 from dlog.ledger.store import Buffer, ClosedLedger, LedgerSpec
 from dlog.meta.listed import End, Sealed, Segment
 from dlog.meta.log_meta import LogMeta
@@ -78,6 +78,9 @@ def _born_ledger(
                 yield BirthLedger(ledger_id, entry, point=f"{room}.born")
             except Fenced as error:
                 ended = error
+            except (Unavailable, Timeout, AuthError) as error:
+                yield from _forget(ledger_id)
+                raise _unborn(error) from error
             else:
                 return ledger_id  # type: ignore[no-any-return]
         yield DeleteLedger(ledger_id)
@@ -91,6 +94,22 @@ def _born_ledger(
         "ever listed: was its metadata restored from a copy?",
         ledger_id=ledger_id,
     )
+
+
+def _forget(ledger_id: int) -> Procedure[None]:
+    """Delete a ledger that was never listed. One that stays is an orphan, which says what it is."""
+    try:
+        yield DeleteLedger(ledger_id)
+    except DlogError:
+        pass
+
+
+def _unborn(error: DlogError) -> DlogError:
+    """The appender is dead, and the handle that asked for it is not: it may make another ledger."""
+    twin = error.again(handle=Handle.USABLE)
+    if twin.retry is Retry.AFTER_REOPEN:
+        twin.retry = Retry.NOW
+    return twin
 
 
 def seam_entry(

@@ -6,13 +6,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dlog.awaited import longest
+from dlog.awaited import longest, metadata_away
 from dlog.drive import Driver, Stores
 from dlog.errors import DlogError
 from dlog.ledger.store import Explains, ExplainsRecovery
-from dlog.meta.store import TellsSilence
 from dlog.metrics import NO_METRICS
-from dlog.reason import Reason, ReasonCode, Wait, time_text
+from dlog.reason import Reason, ReasonCode, Wait
 from dlog.stalls import StallWatch
 from dlog.writer.duties import Duty
 from dlog.writer.meter import WriterMeter
@@ -135,7 +134,7 @@ class WriterWatch:
             is_opening=not self._is_open,
             duty=self._duty_facts(),
             awaited=self._awaited(),
-            metadata_away=self._metadata_away(),
+            metadata_away=metadata_away(self._stores.meta, self._stores.clock),
         )
 
     def _duty_facts(self) -> DutyFacts | None:
@@ -161,19 +160,6 @@ class WriterWatch:
             if told is not None:
                 wait = wait.because(Wait(wait.code, f"it waits {told}", {"recovery_waits": told}))
         return wait.because(self._of_appender(wait, _ASKED))
-
-    def _metadata_away(self) -> Wait | None:
-        meta = self._stores.meta
-        since_s = meta.silent_since_s if isinstance(meta, TellsSilence) else None
-        if since_s is None:
-            return None
-        away_s = max(self._stores.clock.monotonic_s() - since_s, 0.0)
-        return Wait(
-            ReasonCode.METADATA_AWAY,
-            f"the metadata store has not answered for {time_text(away_s)}",
-            {"metadata_away_s": round(away_s, 3)},
-            since_s,
-        )
 
     def _of_appender(self, wait: Wait, codes: frozenset[ReasonCode]) -> Wait | None:
         ledger_id = wait.evidence.get("ledger_id")

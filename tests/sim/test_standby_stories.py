@@ -251,3 +251,77 @@ async def _all(standby: dlog.aio.Standby) -> list[bytes | None]:
 async def _values(sim: Simulation) -> list[bytes | None]:
     async with dlog.aio.open_reader("orders", url=sim.url) as reader:
         return [message.value async for message in reader]
+
+
+@simulate(histories=3, troubles="none")
+async def test_a_standby_whose_ledger_could_not_be_born_takes_over_later(sim: Simulation) -> None:
+    """The appender of that ledger was dead, and the standby said so of itself, for ever: "nothing
+    was confirmed for 5026 ms"."""
+    old = await _one(sim)
+    standby = await sim.open_standby("orders", open_timeout_ms=8_000)
+    await old.rotate()  # what is ready is too old now
+    for server in sim.cluster.servers.values():
+        server.stop()
+    await sim.pass_time(20.0)
+    assert not standby.ready
+    reason = standby.why()
+    assert reason is not None
+    assert reason.code in (dlog.ReasonCode.LEDGER_CREATION, dlog.ReasonCode.BOOKIES_AWAY)
+    with pytest.raises(dlog.DlogError) as told:
+        await standby.take_over()
+    assert (told.value.handle, told.value.retry) == (dlog.Handle.USABLE, dlog.Retry.NOW)
+    patient = asyncio.create_task(standby.take_over("wait"))
+    await sim.pass_time(20.0)
+    assert not patient.done()
+    assert standby.why() is not None
+    sim.heal()
+    async with await patient as log:
+        await log.append(b"two")
+    assert standby.why() is None
+    assert (await _values(sim))[-1] == b"two"
+    assert standby._driver.appenders == {}, "what was not born is let go"
+    await standby.close()
+
+
+@simulate(histories=3, troubles="none")
+async def test_a_standby_is_ready_again_by_itself(sim: Simulation) -> None:
+    old = await _one(sim)
+    standby = await sim.open_standby("orders")
+    await old.rotate()
+    for server in sim.cluster.servers.values():
+        server.stop()
+    await sim.pass_time(30.0)
+    sim.heal()
+    await sim.pass_time(2.0)
+    assert standby.ready
+    assert standby.why() is None
+    await standby.close()
+
+
+@simulate(histories=3, troubles="none")
+async def test_a_standby_that_lost_a_takeover_says_that_it_goes_on(sim: Simulation) -> None:
+    await _one(sim)
+    standby = await sim.open_standby("orders")
+    with pytest.raises(dlog.Conflict) as told:
+        await standby.take_over("never")
+    assert (told.value.handle, told.value.retry) == (dlog.Handle.USABLE, dlog.Retry.NOW)
+    async with await standby.take_over() as log:
+        await log.append(b"two")
+    await standby.close()
+
+
+@simulate(histories=3, troubles="none")
+async def test_a_standby_of_a_removed_log_says_each_time_that_it_is_dead(sim: Simulation) -> None:
+    old = await _one(sim)
+    standby = await sim.open_standby("orders")
+    await old.close()
+    await sim.connect().admin.remove("orders")
+    await sim.pass_time(2.0)
+    for _ in range(2):
+        with pytest.raises(dlog.NotFound) as told:
+            await standby.wait(0)
+        assert told.value.handle is dlog.Handle.DEAD
+    reason = standby.why()
+    assert reason is not None
+    assert reason.code is dlog.ReasonCode.LOST
+    await standby.close()

@@ -165,8 +165,8 @@ class BookieRegistry:
                 async with self._meta.watch(self._available) as watch:
                     while True:
                         await self.refresh()
-                        attempt = 0
                         await watch.wait(self._poll_ms)
+                        attempt = 0
             except DlogError as error:
                 if error.handle is Handle.DEAD:
                     raise  # the metadata store itself was closed

@@ -321,8 +321,8 @@ class TailWatch:
                     # What changed before the watch began, it does not tell.
                     while not self.core.is_ended:
                         await self.look()
-                        failures = 0
                         await watch.wait(LOOK_AGAIN_MS)
+                        failures = 0
             except NotFound:
                 return
             except DlogError:
