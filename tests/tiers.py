@@ -25,6 +25,7 @@ FOLDERS = {
     "tests/mutants": "test",
     "tests/fuzz": "test",
     "tests/spark": "test",
+    "tests/handles": "check",
     "tests": "check",
     "integration": "test",
 }

@@ -225,9 +225,9 @@ class Standby:
     # --- taking over
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Until nobody else is there who writes; False when the time is over before (0: looks once). A
-        process that died counts as gone once its session ended. While metadata is away nobody can
-        tell. Advice only: it may be back, or another one."""
+        """Until nobody else is there who writes; False when the time is over before (0: looks
+        once). A process that died counts as gone once its session ended. While metadata is away
+        nobody can tell. Advice only: it may be back, or another one."""
         self._check()
         return await self._calls.run(self._wait(timeout))
 

@@ -80,9 +80,9 @@ class Standby:
     # --- taking over
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until nobody else is there who writes; False when the time is over before (0: looks once). A
-        process that died counts as gone once its session ended. Advice only: it may be back, or
-        another one."""
+        """Until nobody else is there who writes; False when the time is over before (0: looks
+        once). A process that died counts as gone once its session ended. Advice only: it may be
+        back, or another one."""
         return self._run(self._inner.wait, timeout)
 
     def take_over(self, takeover: Takeover | None = None) -> Writer:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from typing import Any
 
 import pytest
 
 import dlog
+from dlog.ledger.embedded.store import _DATA_SUFFIX
 from tests.api.adapter import Api, rest_of
 from tests.api.waiting import eventually
 
@@ -279,3 +282,31 @@ async def test_a_reader_without_an_end_that_somebody_closes_has_no_more(api: Api
             await asyncio.wait([waiting], timeout=0.05)
             await reader.close()
             assert await waiting == []
+
+
+async def test_a_follower_goes_on_when_files_can_be_opened_again(
+    file_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I27: no descriptor was left for the file of the next segment."""
+    refused: list[str] = []
+    real = os.open
+
+    def full(path: Any, flags: int, *args: Any, **how: Any) -> int:
+        if not flags & (os.O_WRONLY | os.O_RDWR) and str(path).endswith(_DATA_SUFFIX):
+            refused.append(str(path))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real(path, flags, *args, **how)
+
+    async with file_api.open_writer() as log, file_api.open_reader(follow=True) as reader:
+        await log.append(b"0")
+        assert [each.value for each in await reader.read(timeout=20)] == [b"0"]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", full)
+            await log.rotate()
+            await log.append(b"1")
+            waiting = asyncio.ensure_future(_read(reader, timeout=20))
+            await eventually(lambda: len(refused) > 1, lambda: "it tries again")
+            assert not waiting.done()
+        assert [each.value for each in await waiting] == [b"1"]
+        await log.append(b"2")
+        assert [each.value for each in await reader.read(timeout=20)] == [b"2"]
