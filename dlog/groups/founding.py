@@ -56,7 +56,7 @@ async def _hold_stream(
     path, hold, version = await _find_stream_hold(stores, driver, places, charter)
     if hold.made:
         return
-    store = lease_store(charter.leases, places, stores)
+    store = lease_store(charter.leases, places, stores, charter.uid)
     meta = await _read(stores, driver, places)
     finished = [
         shard.log
@@ -93,7 +93,7 @@ async def _finish_holds(
     that log (an older version dropped it). A job has none there: a second founder may have made it
     behind the end."""
     name = hold_name(places.group, places.stream)
-    store = lease_store(charter.leases, places, stores)
+    store = lease_store(charter.leases, places, stores, charter.uid)
 
     async def is_finished(shard: Shard) -> bool:
         return (await driver.run(store.read(shard.log))).is_finished

@@ -350,7 +350,7 @@ class Group:
         stores, places, driver = await self._open()
         charter = await driver.run(read_charter(places))
         shards = await driver.run(shards_of(places, stores, charter))
-        store = lease_store(charter.leases, places, stores)
+        store = lease_store(charter.leases, places, stores, charter.uid)
         return _Site(stores, places, driver, charter, shards, store)
 
     def __repr__(self) -> str:

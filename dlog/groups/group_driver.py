@@ -28,7 +28,7 @@ class GroupDriver(LeaseDriver):
         return await super().perform(effect)
 
 
-def lease_store(kind: str, places: GroupPlaces, stores: Stores) -> LeaseStore:
+def lease_store(kind: str, places: GroupPlaces, stores: Stores, group_uid: str = "") -> LeaseStore:
     if kind == "logs":
         return LogLeases(places, stores.chance, stores.clock.wall_us)
-    return MetaLeases(places, stores.chance, stores.clock.wall_us)
+    return MetaLeases(places, stores.chance, stores.clock.wall_us, group_uid)

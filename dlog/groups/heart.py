@@ -204,7 +204,7 @@ class Heart:
         charter: Charter,
     ) -> None:
         """As one incarnation."""
-        leases = lease_store(charter.leases, places, stores)
+        leases = lease_store(charter.leases, places, stores, charter.uid)
 
         def read_shards() -> Procedure[list[GroupShard]]:
             try:

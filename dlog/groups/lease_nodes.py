@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from dlog.chance import Chance, backoff_s
 from dlog.effects import CreateNode, Pause, Procedure, ReadNode, ReplaceNode
 from dlog.errors import AlreadyExists, Conflict, DlogError, NotFound, Outcome, Retry, Unavailable
+from dlog.groups.charter import read_charter
 from dlog.groups.leases import Lease
 from dlog.groups.places import GroupPlaces
 
 TRIES = 6
 NO_NODE = -1
+_GROUP = "group"
 
 
 class LeaseNodes:
-    def __init__(self, places: GroupPlaces, chance: Chance) -> None:
+    """`group_uid`: of the charter, which each lease names from its first write on; "" asks for
+    none."""
+
+    def __init__(self, places: GroupPlaces, chance: Chance, group_uid: str = "") -> None:
         self.places = places
         self._chance = chance
+        self._group_uid = group_uid
 
     def read(self, shard: str) -> Procedure[tuple[Lease, int]]:
         path = self.places.lease(shard)
@@ -25,10 +32,21 @@ class LeaseNodes:
             value, version = yield ReadNode(path)
         except NotFound:
             return Lease(shard), NO_NODE
-        return Lease.from_bytes(value, where=path), version
+        lease = Lease.from_bytes(value, where=path)
+        if not self._group_uid or lease.extra.get(_GROUP, self._group_uid) == self._group_uid:
+            return lease, version
+        # A worker of a removed group wrote it last. Its checkpoint is not this group's, but epochs
+        # fence, so they go on growing.
+        charter = yield from read_charter(self.places)
+        if charter.uid != self._group_uid:
+            raise Conflict(f"the lease of shard {shard!r} is that of a later group", path=path)
+        return Lease(shard, lease.epoch), version
 
     def write(self, lease: Lease, version: int, point: str) -> Procedure[int]:
         path = self.places.lease(lease.shard)
+        if self._group_uid:
+            named = {**lease.extra, _GROUP: self._group_uid}
+            lease = dataclasses.replace(lease, extra=named)
         if version == NO_NODE:
             made: int = yield CreateNode(path, lease.to_bytes(), point=point)
             return made

@@ -18,9 +18,15 @@ from dlog.groups.view import WorkerId
 class MetaLeases:
     """`now_us` is for people who read the nodes; nothing is decided by it."""
 
-    def __init__(self, places: GroupPlaces, chance: Chance, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        places: GroupPlaces,
+        chance: Chance,
+        now_us: Callable[[], int],
+        group_uid: str = "",
+    ) -> None:
         self.places = places
-        self._nodes = LeaseNodes(places, chance)
+        self._nodes = LeaseNodes(places, chance, group_uid)
         self._now_us = now_us
 
     def look(self, shard: str) -> Procedure[Held]:

@@ -1,9 +1,11 @@
 """Removing a group, with the stream that it was a group of or without it.
 
-What may be told apart goes first, then the charter, and last the holds: whoever founds the group
-meanwhile looks at its charter behind each hold that it makes, and takes that back where the charter
-is gone. So none is left that no charter stands for. Who removes may die at any step: whoever
-removes again goes on, also where the charter is gone already.
+The charter goes first where leases are nodes: each names its group's uid, so a later group of the
+name takes nothing from those that are left. A removal that died behind the leases would leave a
+group that counts its epochs from 1 again. Leases in logs name no group, and go before the charter.
+The holds go last: a founder looks at its charter behind each hold that it makes, and takes the hold
+back where the charter is gone. A removal may die at any step: the next one goes on, also where the
+charter is gone already.
 """
 
 from __future__ import annotations
@@ -28,11 +30,16 @@ async def remove_group(stores: Stores, driver: Driver, places: GroupPlaces, admi
         charter = await driver.run(read_charter(places))
     leased = await driver.run(_leased(places))
     logs = list(dict.fromkeys((*(await _listed(stores, driver, places)), *leased)))
-    for log in logs:
-        if charter is None or charter.leases == "logs":
+    is_there = False
+    if charter is not None and charter.leases == "nodes":
+        is_there = await driver.run(_remove_charter(places, charter))
+    else:
+        for log in logs:
             with contextlib.suppress(NotFound):
                 await admin.remove(places.lease_log(log))
-    is_there = await driver.run(_remove_nodes(places))
+    is_there |= await driver.run(_remove_nodes(places, charter))
+    if charter is not None:
+        is_there |= await driver.run(_remove_charter(places, charter))
     is_there |= await driver.run(_drop_stream_hold(stores, places))
     for log in logs:
         if await driver.run(_is_founded(places)):
@@ -71,19 +78,51 @@ def _is_founded(places: GroupPlaces) -> Procedure[bool]:
     return True
 
 
-def _remove_nodes(places: GroupPlaces) -> Procedure[bool]:
-    """Whether there were any."""
+def _remove_charter(places: GroupPlaces, ours: Charter) -> Procedure[bool]:
+    """Whether it was there. That of a group made anew stays."""
+    try:
+        raw, version = yield ReadNode(places.charter)
+        if Charter.from_bytes(raw, where=places.charter) == ours:
+            yield DeleteNode(places.charter, version)
+            return True
+    except NotFound:
+        pass
+    return False
+
+
+def _is_another(places: GroupPlaces, ours: Charter | None) -> Procedure[bool]:
+    """A group was founded since."""
+    try:
+        return (yield from read_charter(places)) != ours
+    except NotFound:
+        return False
+
+
+def _remove_nodes(places: GroupPlaces, ours: Charter | None) -> Procedure[bool]:
+    """Whether there were any. A node that was read before no other group is found is none of
+    another group's, unless it is at another version by then."""
     found = False
     for below in (places.leases, places.workers):
         try:
             names = yield ListNodes(below)
         except NotFound:
             continue
-        for path in (*(f"{below}/{name}" for name in names), below):
-            found |= yield from _delete(path)
-    found |= yield from _delete(places.weights)
-    found |= yield from _delete(places.charter)
+        for path in (f"{below}/{name}" for name in names):
+            found |= yield from _delete_ours(path, places, ours)
+        found |= yield from _delete_empty(below)
+    found |= yield from _delete_ours(places.weights, places, ours)
     return found
+
+
+def _delete_ours(path: str, places: GroupPlaces, ours: Charter | None) -> Procedure[bool]:
+    try:
+        _, version = yield ReadNode(path)
+        if (yield from _is_another(places, ours)):
+            return False
+        yield DeleteNode(path, version)
+    except NotFound:
+        return False
+    return True
 
 
 def _drop_stream_hold(stores: Stores, places: GroupPlaces) -> Procedure[bool]:

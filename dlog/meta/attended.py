@@ -38,14 +38,12 @@ class AttendedMetaStore:
 
     async def _ask(self, call: str, answer: Awaitable[Answer]) -> Answer:
         began_s = self._clock.monotonic_s()
-        if self._unanswered_since_s is None:
-            self._unanswered_since_s = began_s
+        self._unanswered(began_s)
         try:
             found = await answer
         except DlogError as error:
             if isinstance(error, (Timeout, Unavailable)):
-                if self._unanswered_since_s is None:  # another call was answered meanwhile
-                    self._unanswered_since_s = began_s
+                self._unanswered(began_s)  # again: another call was answered meanwhile
                 self._failed = True
             else:
                 self._answered()
@@ -55,6 +53,10 @@ class AttendedMetaStore:
         if self._metrics is not NO_METRICS:
             self._measure(call, began_s, None)
         return found
+
+    def _unanswered(self, began_s: float) -> None:
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = began_s
 
     def _answered(self) -> None:
         self._unanswered_since_s = None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 import dlog
 from dlog.groups.places import GroupPlaces
+from dlog.meta.attended import AttendedMetaStore
 from tests.api.adapter import AioApi, Api
 from tests.api.grouping import GROUP, STREAM, Seen, a_group, seen_all, send, work
 from tests.api.planting import remove_node, stores_of
@@ -108,3 +111,52 @@ async def test_a_group_can_be_removed_when_its_stream_is_another_one_and_its_wor
 
         await until(is_removed)
         assert await client.groups() == []
+
+
+async def test_a_group_made_anew_begins_where_it_is_told_whatever_the_old_one_left(
+    url: str,
+) -> None:
+    """A worker that joined while its group was removed writes its lease once more when it leaves:
+    the next group of the name would go on from that checkpoint."""
+    api = AioApi(url)
+    seen, again = Seen(), Seen()
+    async with a_group(api, shards=1) as (client, _, _writer), stores_of(api) as stores:
+        places = GroupPlaces(stores.layout, GROUP, STREAM)
+        async with work(client, seen.process) as worker:
+            await seen_all(seen, 200)
+            await eventually(lambda: worker.shards)
+            await remove_node(stores, places.charter)  # a removal that slept, and goes on now
+        assert await stores.meta.children(places.leases) != []
+        async with work(client, again.process):
+            await seen_all(again, 200)
+
+
+async def test_a_removal_that_died_leaves_no_group_whose_leases_are_gone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epochs would begin from 1 again, and a database that keeps them would refuse its workers
+    for ever."""
+    api = AioApi(url)
+    seen, again = Seen(), Seen()
+    async with a_group(api, shards=1) as (client, _, _writer), stores_of(api) as stores:
+        places = GroupPlaces(stores.layout, GROUP, STREAM)
+        async with work(client, seen.process):
+            await seen_all(seen, 200)
+
+        genuine = AttendedMetaStore.delete
+
+        async def delete(self: AttendedMetaStore, path: str, version: int) -> None:
+            if path == places.leases:
+                raise dlog.Unavailable("killed")
+            await genuine(self, path, version)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(AttendedMetaStore, "delete", delete)
+            with pytest.raises(dlog.Unavailable):
+                await client.group(GROUP, STREAM).remove()
+        with pytest.raises(dlog.NotFound):
+            await stores.meta.get(places.charter)
+        async with work(client, again.process):
+            await seen_all(again, 200)
+        await client.group(GROUP, STREAM).remove()
+        assert await stores.meta.children(stores.layout.groups) == []
