@@ -84,6 +84,7 @@ STREAM_PINS_MAX = 256
 STREAM_PIN_BYTES_MAX = 256
 INHERITED_ROWS_MAX = 4_500  # last numbers of producers that a shard has from those before it
 INHERITED_RANGES_MAX = 1_200  # of the ids of producers that those forgot
+TRIMMED_SHARDS_KEPT = 2_000  # of which a stream remembers how they ended: some 40 bytes each
 STREAM_LOOKS_AT_ONCE = 16
 STREAM_KEYS_KNOWN = 1 << 16  # keys whose shard a writer remembers, so that it need not hash again
 STREAM_WINDOW_BYTES_MIN = 4 * MIB  # of one shard, where many share the window of a writer

@@ -18,8 +18,10 @@ from dlog.errors import AlreadyExists, ConfigError, DlogError, FormatError, NotF
 from dlog.groups.places import GroupPlaces
 from dlog.meta.json_fields import dump, load, optional_str, the_dict, the_int, the_str
 from dlog.reader.places import Start
+from dlog.streams.trimmed import TrimmedShard
 
 FORMAT = 1
+TRIMMED = "trimmed"  # a field: parents of shards that were trimmed before there was the group
 LEASES = ("nodes", "logs")
 COUNT = "count"
 WEIGHS = (COUNT, "lag", "bytes")
@@ -59,6 +61,15 @@ class Charter:
             mark = self.begin.get(number)
             return "earliest" if mark is None else mark.next_seq
         return "earliest" if start == "latest" else start
+
+    def wanted_of(self, shard: TrimmedShard) -> range:
+        """The seqs that the group had to consume of a shard that is trimmed by now. None of one
+        that was trimmed before the group was made; older versions did not note which were."""
+        known = self.extra.get(TRIMMED)
+        if not isinstance(known, list) or shard.number in known:
+            return range(0)
+        mark = None if self.begin is None else self.begin.get(shard.number)
+        return range(max(shard.first_seq, 0 if mark is None else mark.next_seq), shard.next_seq)
 
     def check_agrees(self, wanted: Charter, group: str) -> None:
         for name, ours, theirs in (

@@ -11,7 +11,7 @@ from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, ConfigError, Conflict, DlogError, NotFound, Truncated
-from dlog.groups.charter import COUNT, Charter, Mark, agree, check_charter, read_charter
+from dlog.groups.charter import COUNT, TRIMMED, Charter, Mark, agree, check_charter, read_charter
 from dlog.groups.group_driver import lease_store
 from dlog.groups.holding import AT_ONCE, DONE, NOTE, hold_name
 from dlog.groups.options import WorkerOptions
@@ -24,6 +24,7 @@ from dlog.meta.layout import Layout
 from dlog.meta.stream_holds import StreamHold
 from dlog.reader.places import Start
 from dlog.streams.document import Shard, StreamMeta
+from dlog.streams.places import trimmed_parents
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import tails_of
 from dlog.together import some_at_once
@@ -216,7 +217,9 @@ async def _agreed(
         begin = await _marks(stores, meta)
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
-    ours = dataclasses.replace(wanted, begin=begin, end=end, uid=stores.chance.token())
+    extra = {TRIMMED: sorted(trimmed_parents(meta))}
+    uid = stores.chance.token()
+    ours = dataclasses.replace(wanted, begin=begin, end=end, uid=uid, extra=extra)
     if ours.is_job:
         # It holds no stream, only the shards that it has to do, and drops each hold when that shard
         # is done: so nobody but its founder may make them, and before others can join. One that

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from dlog.drive import Stores
 from dlog.effects import Procedure
-from dlog.errors import NotFound
+from dlog.errors import NotFound, Truncated
+from dlog.groups.charter import Charter
 from dlog.groups.group_driver import GroupDriver, lease_store
 from dlog.groups.lease_driver import Logs
 from dlog.groups.places import GroupPlaces
@@ -17,6 +18,7 @@ from dlog.groups.store import LeaseStore
 from dlog.ids import Position
 from dlog.streams.document import StreamMeta, shard_log
 from dlog.streams.reshard import Site, read_stream
+from dlog.streams.trimmed import read_trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Parents:
         self._stores = stores
         self._logs = logs
         self._group = group
-        self._site = Site(stream, stores.layout.stream(stream), stores.chance)
+        self._site = Site.at(stores.layout, stream, stores.chance)
         self._known: dict[int, tuple[_Named, ...]] = {}
         self._reading = asyncio.Lock()
 
@@ -67,6 +69,53 @@ class Parents:
             return ()  # the stream was removed under us: the worker is about to leave
         finally:
             await driver.close()
+
+    async def refuse_missed(self, number: int, charter: Charter) -> None:
+        """`Truncated` where a shard before this one was trimmed, with messages that the group had
+        not consumed."""
+        places = GroupPlaces(self._stores.layout, self._group, self._site.name)
+        driver = GroupDriver(self._stores, places, self._logs)
+        try:
+            store = lease_store(charter.leases, places, self._stores)
+            missed = await driver.run(self._missed(number, charter, store))
+        finally:
+            await driver.close()
+        if missed:
+            raise Truncated(
+                f"shards {missed} of stream {self._site.name!r}, which come before shard {number}, "
+                "were truncated and trimmed before the group had consumed them; "
+                "on_truncated='jump' goes on without them",
+                stream=self._site.name,
+            )
+
+    def _missed(self, number: int, charter: Charter, store: LeaseStore) -> Procedure[list[int]]:
+        site = self._site._replace(uid=charter.stream_uid)
+        meta = (yield from read_stream(site)).meta
+        if not meta.has(number) or all(map(meta.has, meta.shard(number).parents)):
+            return []
+        trimmed = yield from read_trimmed(site, meta.uid)
+        missed: set[int] = set()
+        to_look, looked = list(meta.shard(number).parents), set[int]()
+        while to_look:
+            parent = to_look.pop()
+            shard = trimmed.get(parent)
+            if shard is None or meta.has(parent) or parent in looked:
+                continue
+            looked.add(parent)
+            named = _named(site.name, meta, parent)
+            if (yield from _is_finished(store, named)):
+                continue  # and so is what came before it
+            if charter.wanted_of(shard):
+                missed.add(parent)
+            to_look += shard.parents
+        return sorted(missed)
+
+
+def _is_finished(store: LeaseStore, shard: _Named) -> Procedure[bool]:
+    for log in shard.logs:
+        if (yield from store.read(log)).is_finished:
+            return True
+    return False
 
 
 def parents_in(stream: str, meta: StreamMeta) -> dict[int, tuple[_Named, ...]]:

@@ -27,6 +27,7 @@ from dlog.streams.tails import first_seq_of
 
 if TYPE_CHECKING:
     from dlog.groups.heart import Heart
+    from dlog.groups.parents import Parents
 
 LOOK_AGAIN_MS = 1_000.0
 
@@ -48,12 +49,17 @@ async def check_stream(stores: Stores, stream: str, uid: str) -> None:
     await StreamDriver(stores).run(read_stream(site))
 
 
-async def check_whole(reader: Reader, heart: Heart) -> None:
-    """`Truncated` where the shard begins behind what the group held before anybody began it: no
-    policy took that, somebody did by force."""
+async def check_whole(reader: Reader, heart: Heart, parents: Parents) -> None:
+    """`Truncated` where the shard begins behind what the group held before anybody began it, or a
+    shard before it is gone that the group had not consumed: no policy took that, somebody did by
+    force."""
+    if reader.on_truncated == "jump":
+        return
+    assert heart.charter is not None
+    await parents.refuse_missed(heart.numbers[reader.log], heart.charter)
     here = reader.position
     first_seq = first_seq_of(reader._feed.core.view.meta)
-    if here.next_seq <= first_seq or reader.on_truncated == "jump":
+    if here.next_seq <= first_seq:
         return
     assert heart.holds is not None
     held_seq = await heart.home.run(heart.holds.held_from(reader.log))

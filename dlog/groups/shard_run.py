@@ -148,7 +148,7 @@ class ShardRun:
         assert reader is not None and self.position is not None  # noqa: PT018
         info.start = self.position
         if self._start is None and start == "earliest":
-            whole = partial(shard_log.check_whole, reader, self._heart)
+            whole = partial(shard_log.check_whole, reader, self._heart, self._hub.parents)
             await self._patiently(whole, self._not_read)
         holding = self._holding = asyncio.ensure_future(self._hold(self.position))
         if self._start is None:

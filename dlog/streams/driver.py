@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from dlog.admin.remove import remove
 from dlog.admin.terminate import terminate
 from dlog.chance import backoff_s
 from dlog.drive import Driver, Stores
-from dlog.effects import Effect
+from dlog.effects import Effect, Procedure
 from dlog.errors import DlogError, NotFound, Retry, Unsupported
 from dlog.meta.cas import read_log
 from dlog.meta.listed import WriterMark
@@ -19,6 +20,9 @@ from dlog.meta.log_meta import LogMeta, LogState
 from dlog.meta.shards import ENDS, ShardLog
 from dlog.meta.sweep import Site as LogSite
 from dlog.options import LogOptions, WriterOptions
+from dlog.reader.feed import look
+from dlog.reader.places import Tail, find_tail
+from dlog.reader.segments import SegmentView, by_the_newest_list
 from dlog.streams.document import StreamMeta, of_one_log
 from dlog.streams.lanes import CountNumbers, LastWriter
 from dlog.streams.making import make_log
@@ -26,6 +30,8 @@ from dlog.streams.numbers import Numbers
 from dlog.streams.removal import RemoveLog
 from dlog.streams.reshard import EndLog, LookForLog, MarkLog, mark_as_shard
 from dlog.streams.reshard import Site as StreamSite
+from dlog.streams.tails import first_seq_of
+from dlog.streams.trimmed import LookAtEnd, TrimmedShard, read_trimmed
 from dlog.writer.engine import Engine
 from dlog.writer.owner import default_owner, new_mark
 from dlog.writer.producers import count_producers
@@ -55,7 +61,9 @@ class StreamDriver(Driver):
                 return await self._count(shard)
             case LastWriter(shard=shard):
                 last, born = await self.last_writer(shard)
-                return last if last < 0 else max(0, last - born)
+                return _since_birth(last, born)
+            case LookAtEnd(shard=shard):
+                return await self._look_at_end(shard)
             case _:
                 return await super().perform(effect)
 
@@ -128,6 +136,19 @@ class StreamDriver(Driver):
             return 0, 0
         return _last_writer(meta), meta.born_epoch
 
+    async def _look_at_end(self, shard: ShardLog) -> tuple[int, int, int]:
+        meta = await self._of_shard(shard)
+        view = SegmentView(shard.name, self.stores.layout, meta.uid)
+        tail = await look(self.stores, view, _tail(view))
+        return first_seq_of(meta), tail.next_seq, _since_birth(_last_writer(meta), meta.born_epoch)
+
+    async def trimmed(self, shard: ShardLog, number: int) -> TrimmedShard | None:
+        """What is known of a shard whose log was removed."""
+        stores = self.stores
+        site = StreamSite.at(stores.layout, shard.stream, stores.chance, shard.stream_uid)
+        kept: Mapping[int, TrimmedShard] = await self.run(read_trimmed(site, shard.stream_uid))
+        return kept.get(number)
+
     async def make(self, shard: ShardLog, options: LogOptions) -> bool:
         """See `make_log`."""
         stores = self.stores
@@ -166,6 +187,15 @@ class _EndingMark(WriterMark):
     def claiming(self, meta: LogMeta) -> WriterMark:
         name = f"{ENDS}{meta.epoch + 1} after {_last_writer(meta)}"
         return WriterMark(self.token, name, self.since_us)
+
+
+def _since_birth(epoch: int, born: int) -> int:
+    return epoch if epoch < 0 else max(0, epoch - born)
+
+
+def _tail(view: SegmentView) -> Procedure[Tail]:
+    yield from view.refresh()
+    return (yield from by_the_newest_list(view, lambda: find_tail(view)))
 
 
 def _last_writer(meta: LogMeta) -> int:

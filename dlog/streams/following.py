@@ -45,11 +45,13 @@ from dlog.streams.lanes import (
     TellApart,
     Told,
     carry_on,
+    left_of,
     producer_key,
 )
 from dlog.streams.numbers import Inherited
 from dlog.streams.reshard import Site
 from dlog.streams.routes import ShardRoutes, routes_of
+from dlog.streams.trimmed import TrimmedShard
 from dlog.writer.batch import Batch
 from dlog.writer.defects import fail_batches
 from dlog.writer.engine import Engine
@@ -351,11 +353,16 @@ class Following:
             lane.writer._engine.abandon(ended)
         lane.writer._closed = True  # nothing is left that its end could concern
         if lane.death is None:  # it was closed before
-            return Told((), await self._was_last(lane))
+            return Told((), (await self._was_last(lane))[0])
         _, sent, left = lane.death
-        there, is_certain = await self._count_there(lane, sent)
+        try:
+            there, is_certain = await self._count_there(lane, sent)
+        except NotFound:
+            there, is_certain = len(sent), False
         # Behind the count: only of a log that is still there is what was truncated counted right.
-        was_last = await self._was_last(lane)
+        was_last, end = await self._was_last(lane)
+        if end is not None:  # a log that is gone tells nothing of a message
+            there, is_certain = sum(each.first_seq < end.next_seq for each in sent), False
         if is_certain or was_last:
             for batch in sent[:there]:
                 batch.resolve()
@@ -364,11 +371,16 @@ class Following:
             self.failed += sent[:there]
             self.gaps.failed(sent[:there])
         rest = (*sent[there:], *left)
-        return Told([each for batch in rest for each in _messages(batch)], was_last)
+        return Told([each for batch in rest for each in left_of(batch)], was_last)
 
-    async def _was_last(self, lane: Lane) -> bool:
+    async def _was_last(self, lane: Lane) -> tuple[bool, TrimmedShard | None]:
+        """And how the shard ended, if its log is removed by now, and that is known."""
         last, _ = await self.driver.last_writer(lane.log)
-        return last == lane.writer.epoch
+        if last != 0:
+            return last == lane.writer.epoch, None
+        end = await self.driver.trimmed(lane.log, lane.shard.number)
+        born = lane.writer._engine.core.seen.meta.born_epoch
+        return end is not None and end.last_writer == lane.writer.epoch - born, end
 
     async def _count_there(self, lane: Lane, sent: Sequence[Batch]) -> tuple[int, bool]:
         """How many of the batches are in the log: those that are stand before those that are not.
@@ -520,31 +532,6 @@ async def _close_all(lanes: Iterable[Lane]) -> DlogError | None:
         if isinstance(answer, BaseException) and not isinstance(answer, DlogError):
             raise answer
     return next((answer for answer in answers if isinstance(answer, DlogError)), None)
-
-
-def _messages(batch: Batch) -> list[Left]:
-    batch.pad_columns()
-    count = len(batch.values)
-    nothing = itertools.repeat(None, count)
-    rows = zip(
-        batch.values,
-        batch.keys or nothing,
-        batch.headers or itertools.repeat(None, count),
-        batch.event_times_us or itertools.repeat(None, count),
-        strict=False,
-    )
-    producer = batch.producer
-    return [
-        Left(
-            value,
-            key,
-            headers,
-            event_time_us,
-            None if producer is None else (producer[0], producer[1] + idx),
-            (batch, idx),
-        )
-        for idx, (value, key, headers, event_time_us) in enumerate(rows)
-    ]
 
 
 def note_moved(batch: Batch, idx: int, ticket: Ticket) -> None:

@@ -18,7 +18,8 @@ how lanes are opened, told apart and sent on is the driver's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from dlog.meta.shards import ShardLog
 from dlog.streams.document import Shard, ShardState, StreamMeta
 from dlog.streams.numbers import Inherited, Numbers, inherit
 from dlog.streams.reshard import SeenStream, Site, end_before, read_stream
+from dlog.streams.trimmed import TrimmedShard, read_trimmed
+from dlog.writer.batch import Batch
 
 OPENINGS_AT_ONCE = 16
 
@@ -41,6 +44,32 @@ class Left(NamedTuple):
     event_time_us: int | None
     producer: tuple[int, int] | None
     ticket: Any
+
+
+def left_of(batch: Batch) -> list[Left]:
+    """Each message of it."""
+    batch.pad_columns()
+    count = len(batch.values)
+    nothing = itertools.repeat(None, count)
+    rows = zip(
+        batch.values,
+        batch.keys or nothing,
+        batch.headers or itertools.repeat(None, count),
+        batch.event_times_us or itertools.repeat(None, count),
+        strict=False,
+    )
+    producer = batch.producer
+    return [
+        Left(
+            value,
+            key,
+            headers,
+            event_time_us,
+            None if producer is None else (producer[0], producer[1] + idx),
+            (batch, idx),
+        )
+        for idx, (value, key, headers, event_time_us) in enumerate(rows)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +162,8 @@ class Lanes:
         if self._first_new is None:
             self._first_new = meta.next_number
         if self.wanted is not None:
-            listed = {shard.number for shard in meta.shards}
-            self._held = {n for n in self._held | self.wanted if n in listed}
+            known = {n for shard in meta.shards for n in (shard.number, *shard.parents)}
+            self._held = {n for n in self._held | self.wanted if n in known}
             for shard in meta.shards:  # parents stand before their children
                 if shard.parents and shard.parents[0] in self._held:
                     self._held.add(shard.number)
@@ -144,7 +173,8 @@ class Lanes:
         theirs, with its children."""
         if self.lost:
             assert self.meta is not None
-            if any(shard.number in self.lost for shard in self.meta.before((number,))):
+            before = self.meta.before((number,))
+            if any(n in self.lost for shard in before for n in (shard.number, *shard.parents)):
                 return False
         return self.wanted is None or number in self._held
 
@@ -179,6 +209,27 @@ class Lanes:
             and shard.number not in self.opened
             and self.is_ours(shard.number)
         ]
+
+    def unlisted(self) -> list[int]:
+        """Parents of listed shards that came and went since we looked last."""
+        assert self.meta is not None
+        parents = {parent for shard in self.meta.shards for parent in shard.parents}
+        known = self._passed | self.opened | self.lost
+        return sorted(n for n in parents - known if self.follows(n) and not self.meta.has(n))
+
+    def saw_trimmed(self, number: int, trimmed: Mapping[int, TrimmedShard]) -> bool:
+        """Whether one of those, or one before it, was somebody else's: what follows is theirs."""
+        assert self.meta is not None
+        if number in self.lost:
+            return True
+        if number in self._passed or not self.follows(number) or self.meta.has(number):
+            return False
+        shard = trimmed.get(number)
+        is_theirs = shard is None or not 0 <= shard.last_writer <= self.tried.get(number, 0)
+        if shard is not None and not is_theirs:
+            is_theirs = any(self.saw_trimmed(parent, trimmed) for parent in shard.parents)
+        (self.lost if is_theirs else self._passed).add(number)
+        return is_theirs
 
     def lost_now(self) -> list[int]:
         """Lanes that died although their shards are open."""
@@ -225,6 +276,10 @@ def carry_on(lanes: Lanes, site: Site) -> Procedure[None]:
         refused = _note(lanes, gone, answers, [shard.number for shard in unseen], others)
         if refused:
             yield Refuse(refused)
+        if unlisted := lanes.unlisted():
+            trimmed = yield from read_trimmed(site, seen.meta.uid)
+            for number in unlisted:
+                lanes.saw_trimmed(number, trimmed)
         if not (yield from _open_all(lanes, site, seen)):
             continue  # one of them was sealed meanwhile: where its keys go, the list says
         if lanes.left:

@@ -21,6 +21,7 @@ from dlog.meta.stream_holds import StreamHold
 from dlog.streams.document import Shard, StreamMeta, StreamState
 from dlog.streams.lanes import read_inherited
 from dlog.streams.reshard import Site, change_stream, end_before, read_stream
+from dlog.streams.trimmed import LookAtEnd, TrimmedShard, keep_trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,18 @@ def _remove_logs(site: Site, meta: StreamMeta, shards: Iterable[Shard]) -> Proce
 # --- trimming
 
 
+def _keep_ends(site: Site, meta: StreamMeta, gone: Iterable[int]) -> Procedure[None]:
+    """How these shards ended, for who comes when their logs are removed."""
+    found: list[TrimmedShard] = []
+    for shard in (meta.shard(number) for number in sorted(gone) if meta.has(number)):
+        try:
+            ends = yield LookAtEnd(meta.log_of(shard, site.name))
+        except NotFound:  # another one trims, too, and kept it before it removed the log
+            continue
+        found.append(TrimmedShard(shard.number, *ends, shard.parents))
+    yield from keep_trimmed(site, meta.uid, found)
+
+
 def forget_shards(site: Site, numbers: Iterable[int]) -> Procedure[StreamMeta]:
     """Forget these ended shards, oldest first, all of whose messages are gone. What their children
     inherited of producers' numbers is stored with each child first. No numbers: only finish what
@@ -178,6 +191,7 @@ def forget_shards(site: Site, numbers: Iterable[int]) -> Procedure[StreamMeta]:
         except NotFound:  # trimmed by somebody else, unless the whole stream is gone
             seen = yield from read_stream(site)
     if gone:
+        yield from _keep_ends(site, seen.meta, gone)
         seen = yield from change_stream(
             site,
             lambda now: now.forgotten(number for number in gone if now.has(number)),

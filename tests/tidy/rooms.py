@@ -64,6 +64,7 @@ ROOMS = (
             r"dlog\.admin\.(plan|publish)",
             r"dlog\.streams\.routing(\..*)?",
             r"dlog\.streams\.(document|lanes|making|merge|numbers|places|removal|reshard|routes)",
+            r"dlog\.streams\.trimmed",
             r"dlog\.streams\.config\.(document|changes|following|sections)",
             r"dlog\.groups\.(plan|view|leases|asks|consumer|errands|expiry|lease_nodes|log_leases)",
             r"dlog\.groups\.(membership|meta_leases|outlook|places|presence|shards|store|tracker)",

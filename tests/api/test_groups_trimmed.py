@@ -1,0 +1,68 @@
+"""What a group had not consumed of a shard that is gone, it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.adapter import Api
+from tests.api.grouping import Seen, a_group, seen_all, send, work
+from tests.api.waiting import eventually
+
+
+def not_yet() -> Any:
+    raise OSError("for now")
+
+
+async def truncated_and_trimmed(client: Any, stream: Any, *numbers: int) -> None:
+    for number in numbers:
+        await client.admin.force_truncate(f"orders/{number}", "latest")
+    assert await stream.trim() == numbers
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["parent", "parent of a parent"])
+async def test_a_shard_that_is_gone_before_the_group_began_it_is_told(api: Api, deep: bool) -> None:
+    async with a_group(api, shards=1, messages=40) as (client, stream, writer):
+        async with work(client, not_yet):
+            pass
+        children = await stream.split(0)
+        gone = [0]
+        if deep:  # and between the two one that has nothing
+            children = await stream.split(children[0].number)
+            gone.append(1)
+        await truncated_and_trimmed(client, stream, *gone)
+        await send(writer, 40, first=40)
+        seen = Seen()
+        ours = {child.log for child in children}
+        async with work(client, seen.process) as worker:
+            await eventually(lambda: ours <= worker.failed.keys())
+            assert all("Truncated: shards [0]" in told for told in worker.failed.values())
+        async with work(client, seen.process, on_truncated="jump"):
+            await seen_all(seen, 40)
+
+
+@pytest.mark.parametrize("why", ["consumed", "empty", "before the group"])
+async def test_a_shard_that_is_gone_and_was_not_missed_is_not_told(api: Api, why: str) -> None:
+    async with a_group(api, shards=1, messages=0 if why == "empty" else 40) as (
+        client,
+        stream,
+        writer,
+    ):
+        seen = Seen()
+        if why == "consumed":
+            async with work(client, seen.process) as worker:
+                await stream.split(0)
+                await seen_all(seen, 40)
+                await eventually(lambda: {each.log for each in worker.shards} > {"orders/1"})
+        else:
+            if why == "empty":
+                async with work(client, not_yet):
+                    pass
+            await stream.split(0)
+        await truncated_and_trimmed(client, stream, 0)
+        before = seen.count
+        await send(writer, 40, first=40)
+        async with work(client, seen.process) as worker:
+            await seen_all(seen, before + 40)
+            assert worker.failed == {}
