@@ -10,7 +10,7 @@ from typing import Any
 
 from dlog import aio, backends
 from dlog.errors import Outcome, Timeout, Unavailable
-from tests.sim.virtual_loop import run_virtually
+from tests.sim.virtual_loop import pass_time, run_virtually
 
 CALLS = ("get", "put", "create", "delete", "children", "sync")
 WRITES = ("put", "create", "delete")
@@ -51,11 +51,11 @@ class FaultyMeta:
     async def _wrong(self, name: str, ask: Callable[[], Any]) -> Any:
         fault = self._fault
         if fault == "nap":
-            await asyncio.sleep(NAP_S)
+            await pass_time(NAP_S)
             return await ask()
         if fault == "slow":
             answer = await ask()
-            await asyncio.sleep(SLOW_S)
+            await pass_time(SLOW_S)
             return answer
         if fault == "session":
             self.inner._tree.expire(self.inner._session.id)
@@ -73,7 +73,7 @@ class FaultyMeta:
         await asyncio.gather(*self._late)
 
     async def _in_a_while(self, ask: Callable[[], Any]) -> None:
-        await asyncio.sleep(0.3)
+        await pass_time(0.3)
         await asyncio.gather(ask(), return_exceptions=True)
 
 

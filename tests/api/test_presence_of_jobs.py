@@ -3,7 +3,6 @@ call of its opening went wrong: each of them, in each way, once or for long. In 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from tests.api.faulty_meta import (
     long,
     presence,
 )
+from tests.sim.virtual_loop import pass_time
 
 
 async def nobody_takes_it(url: str, *filled: dlog.FilledSegment) -> None:
@@ -31,7 +31,7 @@ async def nobody_takes_it(url: str, *filled: dlog.FilledSegment) -> None:
                 assert told[each.ledger_id] == "maybe_in_use"
             done = await other.admin.repair(report)
             assert not done.steps
-            await asyncio.sleep(LONG_S)
+            await pass_time(LONG_S)
 
 
 async def all_is_taken(url: str) -> None:
@@ -60,7 +60,7 @@ def test_what_a_job_filled_is_kept_for_it_whatever_went_wrong_while_it_opened(na
         try:
             segment = await client.admin.open_segment("log", job="job")
             await segment.append_many([b"1", b"2"])
-            await asyncio.sleep(SETTLED_S + (LONG_S if name == "away for long" else 0))
+            await pass_time(SETTLED_S + (LONG_S if name == "away for long" else 0))
             async with aio.connect(url) as other:
                 report = await other.admin.fsck("log", grace_s=0)
                 assert not (await other.admin.repair(report)).steps
@@ -91,7 +91,7 @@ def test_a_job_that_cannot_be_present_for_long_is_as_soon_as_it_can(fault: str) 
         meta = await faulty(client, fault, presence(long(0)))
         filled = await filled_by(client)
         assert meta.hit_at is not None
-        await asyncio.sleep(LONG_S + SETTLED_S)
+        await pass_time(LONG_S + SETTLED_S)
         await nobody_takes_it(url, filled)
         await meta.settled()
         await client.close()
@@ -140,7 +140,7 @@ def test_nobody_is_present_for_what_was_published_or_discarded(what: str, by_ano
                     await admin.publish_segments("log", [filled], key=("query", number))
                 else:
                     await admin.discard_segments([filled])
-            await asyncio.sleep(LONG_S)
+            await pass_time(LONG_S)
             stores: Any = await client._stores(False)
             assert await stores.meta.children(stores.layout.jobs("log")) == []
             assert not client.admin._present

@@ -24,6 +24,7 @@ from tests.api.faulty_meta import (
     once,
     presence,
 )
+from tests.sim.virtual_loop import pass_time
 
 WITHIN_S = 60
 
@@ -129,9 +130,9 @@ def test_whoever_opened_is_found_whatever_went_wrong_while_it_opened(way: Any, n
             await can_be_had(url)
         else:
             if fault == "session":
-                await asyncio.sleep(SETTLED_S)
+                await pass_time(SETTLED_S)
             await is_left_alone(url, log)
-            await asyncio.sleep(LONG_S)
+            await pass_time(LONG_S)
             await is_left_alone(url, log)
             await log.close()
             await can_be_had(url)
@@ -151,7 +152,7 @@ def test_a_presence_that_cannot_be_made_for_long_is_made_as_soon_as_it_can(
         meta, log, client = await opened(url, way, fault, presence(long(0)))
         assert not isinstance(log, dlog.DlogError), log
         assert meta.hit_at is not None
-        await asyncio.sleep(LONG_S + SETTLED_S)
+        await pass_time(LONG_S + SETTLED_S)
         await is_left_alone(url, log)
         await log.close()
         await can_be_had(url)
@@ -190,7 +191,7 @@ def test_nobody_polite_pushes_out_who_opened_at_the_same_time(
             async with aio.connect(url) as before, before.open_writer("log") as log:
                 await log.append(b"before")
         sleeper = asyncio.create_task(_tried(url, policies[0], step))
-        await asyncio.sleep(NAP_S / 2)
+        await pass_time(NAP_S / 2)
         was_asleep = not sleeper.done()
         others = [asyncio.create_task(_tried(url, policies[1])) for _ in range(rivals)]
         came = await asyncio.gather(sleeper, *others)
