@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from dlog.clock import Clock
 from dlog.errors import DlogError, Timeout, Unavailable
-from dlog.meta.store import Created, MetaStore, Session, Versioned, Watch
+from dlog.meta.store import Created, LosesSessions, MetaStore, Session, Versioned, Watch
 from dlog.metrics import NO_METRICS, Metrics, catalogue
 
 Answer = TypeVar("Answer")
@@ -35,6 +35,12 @@ class AttendedMetaStore:
         if since_s is None or self._failed:
             return since_s
         return since_s if self._clock.monotonic_s() - since_s >= HANGS_S else None
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long the store believes in a silent client; 0: until that client's process ends."""
+        inner = self.inner
+        return inner.session_timeout_s if isinstance(inner, LosesSessions) else 0.0
 
     async def _ask(self, call: str, answer: Awaitable[Answer]) -> Answer:
         began_s = self._clock.monotonic_s()

@@ -131,6 +131,16 @@ class TellsSilence(Protocol):
         ...
 
 
+@runtime_checkable
+class LosesSessions(Protocol):
+    """What a store may offer beside the contract: its sessions can end under a living client."""
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long the store believes in a silent client."""
+        ...
+
+
 PATH_BYTES_MAX = 4096
 NODE_BYTES_MAX = 1 << 20
 

@@ -248,6 +248,10 @@ class ZooKeeperMetaStore:
         """ZooKeeper's `sync`: the server we talk to catches up with the leader."""
         await self._sync("/", self._deadline_s())
 
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session_timeout_ms / 1000
+
     async def session(self) -> ZooKeeperSession:
         self.check_open()
         link = self._home_link()

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import dlog
 from dlog import aio
+from dlog.meta.memory import MemoryMetaStore
 from tests.api.faulty_meta import (
     FAULTS,
     LONG_S,
@@ -205,3 +207,48 @@ def test_nobody_polite_pushes_out_who_opened_at_the_same_time(
         return was_asleep
 
     at_each_step(story)
+
+
+# --- repairs
+
+
+def test_a_repair_waits_for_who_lost_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is cut for almost a session's time-out: it is not there when the repair is
+    planned, nor when the repair begins."""
+    timeout_s = 10.0
+    monkeypatch.setattr(MemoryMetaStore, "session_timeout_s", timeout_s, raising=False)
+
+    async def story(url: str) -> bool:
+        client, other = aio.connect(url), aio.connect(url)
+        await client.admin.create("log")
+        log = await client.open_writer("log", owner="ada")
+        segment = await client.admin.open_segment("log", job="job")
+        await segment.append_many([b"1"])
+        filled = await segment.close()
+        stores: Any = await client._stores(True)
+        stores.sessions.living = unreachable(stores.sessions.living, timeout_s - SETTLED_S)
+        store = stores.meta.inner
+        store._tree.expire(store._session.id)
+        report = await other.admin.fsck("log", grace_s=0)
+        assert [step.action.value for step in report.plan] == ["seal_tail", "delete_ledger"]
+        done = await other.admin.repair(report)
+        assert {step.ended.value for step in done.steps} <= {"not_needed", "refused"}, done
+        await is_left_alone(url, log)
+        assert (await other.admin.publish_segments("log", [filled], key=("query", 0))).published
+        await log.close()
+        await client.close()
+        await other.close()
+        return True
+
+    assert in_a_world(story)
+
+
+def unreachable(genuine: Callable[[], Awaitable[Any]], for_s: float) -> Any:
+    back_s = asyncio.get_running_loop().time() + for_s
+
+    async def living() -> Any:
+        if asyncio.get_running_loop().time() < back_s:
+            raise dlog.Unavailable("cut off by a test")
+        return await genuine()
+
+    return living

@@ -5,6 +5,7 @@ finds that there is nothing to do. What cannot be proven is refused, and said.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from dlog.ledger.copies import KeepsCopies
 from dlog.meta.cas import Seen, read_log
 from dlog.meta.listed import Segment
 from dlog.meta.shards import ShardLog
+from dlog.meta.store import LosesSessions
 from dlog.options import WriterOptions
 from dlog.reader.segments import SegmentView
 from dlog.writer.engine import Engine
@@ -43,14 +45,21 @@ from dlog.writer.rotation import Ending
 
 _log = logging.getLogger("dlog.admin")
 
+_BY_ABSENCE = (Action.SEAL_TAIL, Action.DELETE_LEDGER)
 _DONE, _NOT_NEEDED, _REFUSED, _FAILED = Ended.DONE, Ended.NOT_NEEDED, Ended.REFUSED, Ended.FAILED
 _Said = tuple[Ended, str]
 
 
 async def repair(stores: Stores, steps: Sequence[Step]) -> RepairReport:
-    """All of them, also when one fails."""
+    """All of them, also when one fails. That a writer or a job is gone counts when it was not there
+    twice, a session's time-out apart: whose session ended under it is back by then. It was looked
+    for when the steps were planned; each step looks again."""
     done = []
+    is_late = False
     for step in steps:
+        if step.action in _BY_ABSENCE and not is_late:
+            meta, is_late = stores.meta, True
+            await asyncio.sleep(meta.session_timeout_s if isinstance(meta, LosesSessions) else 0.0)
         ended, told = await _one(stores, step)
         _log.info("%s: %s: %s: %s", step.action.value, step.where, ended.value, told)
         done.append(StepDone(step, ended, told))
