@@ -10,6 +10,8 @@ import pytest
 
 from dlog.drive import Stores
 from dlog.errors import NotFound
+from dlog.meta.listed import WriterMark
+from dlog.meta.log_meta import LogMeta
 from tests.api.adapter import Api
 from tests.api.grouping import GROUP, STREAM, Seen, seen_all, send, work
 from tests.api.planting import checked, filled, stores_of
@@ -80,6 +82,21 @@ async def test_a_log_whose_node_is_gone(api: Api, log: str) -> None:
             assert ("log_missing", log) in found(report)
         assert list(await client.admin.unlisted()) == [uid]
         assert not report.plan, "what is left of a log is not removed"
+
+
+async def test_a_shard_that_was_removed_is_told_once_though_a_group_has_a_place_in_it(
+    api: Api,
+) -> None:
+    shard = f"{STREAM}/1"
+    async with a_world(api):
+        async with stores_of(api) as stores:
+            path = stores.layout.log(shard)
+            there = await stores.meta.get(path)
+            meta = LogMeta.from_bytes(there.value, where=path)
+            removed = meta.doomed(0, WriterMark("somebody", "elsewhere", 0))
+            await stores.meta.put(path, removed.to_bytes(), there.version)
+        missing = [each for each in (await checked(api)).damage if each.kind == "log_missing"]
+        assert [(each.where.log, "removed" in each.told) for each in missing] == [(shard, True)]
 
 
 async def test_all_logs_are_gone(api: Api) -> None:
