@@ -165,10 +165,10 @@ def _keep_ends(site: Site, meta: StreamMeta, gone: Iterable[int]) -> Procedure[N
     found: list[TrimmedShard] = []
     for shard in (meta.shard(number) for number in sorted(gone) if meta.has(number)):
         try:
-            first, next_, last_writer = yield LookAtEnd(meta.log_of(shard, site.name))
+            first_seq, next_seq, last = yield LookAtEnd(meta.log_of(shard, site.name))
         except NotFound:  # another one trims, too, and kept it before it removed the log
             continue
-        found.append(TrimmedShard(shard.number, first, next_, last_writer, shard.parents))
+        found.append(TrimmedShard(shard.number, first_seq, next_seq, last, shard.parents))
     yield from keep_trimmed(site, meta.uid, found)
 
 
