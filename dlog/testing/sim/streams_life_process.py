@@ -140,7 +140,7 @@ class _Loop(SimLoop):
             while ready and left and not self._is_frozen:
                 left -= 1
                 for _ in range(len(ready)):
-                    handle = ready.popleft()
+                    handle: Any = ready.popleft()
                     if handle._cancelled:
                         continue
                     try:

@@ -46,6 +46,7 @@ CALM: dict[str, Any] = {
 MADE_AGAIN: dict[str, Any] = {
     **CALM,
     "sleeps": 0.6,
+    "ends_late": False,
     "changes": ("again", "split", "again", "truncate", "again", "merge", "again", "again"),
 }
 TRIMMED: dict[str, Any] = {
