@@ -11,6 +11,7 @@ import pytest
 from dlog.errors import TooLarge, Unsupported
 from dlog.ledger.bookkeeper.ledger_ids import LedgerIds
 from dlog.meta.memory import MemoryTree
+from dlog.meta.store import parent_of
 from dlog.wire.ledger_paths import Manager
 from tests.unit.ledger.bookkeeper.meddling import Meddling
 
@@ -25,6 +26,10 @@ def meta() -> Meddling:
 
 def ids_on(meta: Meddling, manager: Manager = Manager.HIERARCHICAL) -> LedgerIds:
     return LedgerIds(meta, "/ledgers", manager)
+
+
+def drawn_below(meta: Meddling, parent: str) -> int:
+    return sum(name == "draw" and parent_of(path) == parent for name, path in meta.calls)
 
 
 def count_from(meta: Meddling, parent: str, number: int) -> None:
@@ -111,6 +116,7 @@ async def test_where_the_short_counter_ends_the_long_one_goes_on(meta: Meddling)
     drawn = [await each.draw() for each in (ours, ours, theirs, ours, theirs)]
     first_long = 1 << 32
     assert drawn == [LAST_SHORT, *range(first_long, first_long + 4)]
+    assert drawn_below(meta, SHORT) == 2, "a counter that ended is asked no more"
     assert await meta.children(LONG) == ["HOB-0000000001"]
 
 
@@ -118,7 +124,7 @@ async def test_long_ids_that_others_began_are_gone_on_with(meta: Meddling) -> No
     await meta.create(f"{LONG}/HOB-0000000007", b"")
     await meta.create(f"{LONG}/HOB-0000000009", b"")
     assert await ids_on(meta).draw() == 9 << 32
-    assert SHORT not in [path for name, path in meta.calls if name == "draw"]
+    assert drawn_below(meta, SHORT) == 0
 
 
 async def test_an_empty_directory_of_long_ids_is_begun(meta: Meddling) -> None:
