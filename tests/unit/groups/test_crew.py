@@ -16,7 +16,7 @@ from dlog.groups.heart import Facts
 from dlog.groups.options import WorkerOptions
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
-from dlog.reason import Reason, ReasonCode
+from dlog.reason import Reason, ReasonCode, Wait
 from tests.sim.virtual_loop import LoopClock, pass_time, run_virtually
 
 ME = WorkerId("me", "0" * 32)
@@ -301,3 +301,39 @@ def test_a_shard_at_work_says_what_it_is_at() -> None:
         assert (second.error, second.busy_s) == (None, pytest.approx(3.0))
 
     run_virtually(story())
+
+
+@pytest.mark.parametrize(("stall_after_ms", "within_s"), [(200, 0.05), (60_000, 2.0), (0, 2.0)])
+def test_a_stall_is_told_soon_and_once(stall_after_ms: int, within_s: float) -> None:
+    """Within a quarter of the time after which it is one, and within a renewal in any case."""
+    told: list[tuple[float, str]] = []
+    stall_s = 10.0
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+
+        def waits(after_s: float) -> dict[str, Wait]:
+            stalled = {"s/0": Wait(ReasonCode.PROCESSING_STALLED, "it computes")}
+            return stalled if loop.time() >= stall_s else {}
+
+        crew: Any = SimpleNamespace(ping=lambda: None, codes=lambda after_s: {}, waits=waits)
+        options = SimpleNamespace(
+            stall_after_ms=stall_after_ms, group_options=lambda: SimpleNamespace(renew_s=2.0)
+        )
+        hub: Any = SimpleNamespace(
+            options=options,
+            heart=SimpleNamespace(group="g", tell_waits=lambda codes: None),
+            meter=SimpleNamespace(stalled=lambda code: None),
+        )
+        clock = LoopClock(loop)
+        watching = asyncio.create_task(
+            watch_over(crew, hub, clock, lambda sentence: told.append((loop.time(), sentence)))
+        )
+        await pass_time(2 * stall_s)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    run_virtually(story())
+    ((at_s, sentence),) = told
+    assert stall_s <= at_s <= stall_s + within_s + 0.001
+    assert sentence == "group 'g': it computes"
