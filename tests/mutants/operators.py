@@ -197,6 +197,8 @@ def argument(node: ast.AST, text: Text, around: Surroundings) -> Iterator[Replac
     """Two arguments that stand beside each other, and may be of one type, are swapped."""
     if not isinstance(node, ast.Call):
         return
+    if isinstance(node.func, ast.Name) and node.func.id in _MIRRORED:
+        return  # `min` and `max` take them in any order
     for left, right in zip(node.args, node.args[1:], strict=False):
         if around.may_be_swapped(left, right):
             gap = text.between(text.end(left), text.start(right))

@@ -164,3 +164,8 @@ def test_a_diff_is_a_line_or_two() -> None:
     (edit,) = [each for each in candidates("dlog/x.py", "x = a < b\n")]
     assert ast.parse(edit.apply("x = a < b\n"))
     assert edit.diff("x = a < b\n").splitlines()[3:] == ["-x = a < b", "+x = a <= b"]
+
+
+def test_arguments_whose_order_means_nothing_are_not_swapped() -> None:
+    for body in ("x = min(low, high)", "x = max(low, high)"):
+        assert _of_body("arguments", body) == set()
