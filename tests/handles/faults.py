@@ -6,10 +6,9 @@ handle has to bear. A call that fails takes a moment first, as all calls do.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
@@ -52,7 +51,8 @@ CALLS = sorted(
 class Faults:
     """Of the stores of one handle: which call fails now, and how."""
 
-    def __init__(self) -> None:
+    def __init__(self, pass_time: Callable[[float], Awaitable[None]]) -> None:
+        self._pass_time = pass_time
         self.asked: Counter[str] = Counter()
         self.struck = 0
         self._call = ""
@@ -72,7 +72,7 @@ class Faults:
         if error is None or call != self._call or self._times == self.struck:
             return
         self.struck += 1
-        await asyncio.sleep(FAILS_AFTER_S)
+        await self._pass_time(FAILS_AFTER_S)
         raise error()
 
 

@@ -34,7 +34,7 @@ CELLS = [(way, call) for way in ROWS for call in CALLS if ROWS[way][call] is not
 @pytest.mark.parametrize(("way", "call"), CELLS, ids=[" ".join(cell) for cell in CELLS])
 @simulate(histories=1, troubles="none")
 async def test_a_handle_goes_on(sim: Simulation, way: str, call: str) -> None:
-    faults = Faults()
+    faults = Faults(sim.pass_time)
     life = LIVES[way](sim, faults)
     await life.begin()
     await _until_well(life)
@@ -59,7 +59,7 @@ async def test_a_handle_goes_on(sim: Simulation, way: str, call: str) -> None:
 @simulate(histories=1, troubles="none")
 async def test_a_handle_makes_no_other_calls(sim: Simulation, way: str) -> None:
     """What a row leaves out need not be borne."""
-    faults = Faults()
+    faults = Faults(sim.pass_time)
     life = LIVES[way](sim, faults)
     await life.begin()
     await _until_well(life)
