@@ -144,7 +144,7 @@ class _Loop(SimLoop):
                     if handle._cancelled:
                         continue
                     try:
-                        handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                        handle._context.run(handle._callback, *handle._args)
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:  # noqa: BLE001 - as asyncio's loops
