@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound, TooLarge
 from dlog.limits import META_NODE_BYTES_MAX
-from dlog.meta.store import NODE_BYTES_MAX
+from dlog.meta.store import NODE_BYTES_MAX, TellsTime
 from dlog.testing.conformance.meta_tools import Make, check, refused
 
 # --- One node ---
@@ -39,6 +40,19 @@ async def a_second_create_is_refused_and_changes_nothing(make: Make) -> None:
     await refused(second.create("/a", b"second"), AlreadyExists)
     await refused(first.create("/a", b"third", ephemeral=True), AlreadyExists)
     assert await first.get("/a") == (b"first", created.version)
+
+
+@check
+async def a_store_that_tells_the_time_leaves_no_node(make: Make) -> None:
+    """One hour is a generous bound for two clocks; it is the unit that must be right."""
+    store = await make()
+    if not isinstance(store, TellsTime):
+        return
+    await store.create("/a", b"")
+    first_us = await store.wall_us("/a/clock-")
+    assert first_us <= await store.wall_us("/a/clock-")
+    assert abs(first_us - SYSTEM_CLOCK.wall_us()) < 3_600_000_000
+    assert await store.children("/a") == []
 
 
 @check
