@@ -22,7 +22,7 @@ class WorkerId(NamedTuple):
 
     def to_node(self) -> str:
         """The name of its node."""
-        return _node_of(self)
+        return f"{_escaped(self.name)}~{self.incarnation}"
 
     @classmethod
     def from_node(cls, node: str) -> WorkerId:
@@ -35,9 +35,10 @@ class WorkerId(NamedTuple):
         return f"{self.name}~{self.incarnation[-8:]}"
 
 
-@functools.lru_cache(maxsize=1 << 6)  # each renewal asks, and each look at a neighbour
-def _node_of(worker: WorkerId) -> str:
-    return f"{escape(worker.name)}~{worker.incarnation}"
+@functools.lru_cache(maxsize=1 << 8)  # each renewal asks, and each look at a neighbour
+def _escaped(name: str) -> str:
+    """By the name alone: workers that are gone do not stay here."""
+    return escape(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlog.chance import Chance
 from dlog.errors import DlogError, check
@@ -331,6 +331,13 @@ class WriterCore:
         if self.state not in (WriterState.CLOSED, WriterState.DEAD):
             self.error = error
             self.move(WriterState.DEAD)
+
+    def forget(self) -> None:
+        """Of a dead core: what only its duties needed. A program may keep many dead handles, and a
+        log has many segments."""
+        check(self.state is WriterState.DEAD, "only a dead core forgets", self.state)
+        bare = replace(self.seen.meta, segments=(), pages=(), deleting=(), deleting_pages=())
+        self.seen = self.seen._replace(meta=bare)
 
     def take_unacknowledged(self) -> list[Batch]:
         """What a dead core had sent and not acknowledged, oldest first: its fate is unknown."""

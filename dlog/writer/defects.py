@@ -49,3 +49,10 @@ def fail_batches(error: DlogError, sent: list[Batch], left: list[Batch]) -> None
         batch.resolve(error.again(outcome=Outcome.UNKNOWN, handle=Handle.DEAD))
     for batch in left:
         batch.resolve(error.again(outcome=Outcome.NOT_HAPPENED, handle=Handle.DEAD))
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that it, and what caused it, was raised in."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -39,7 +39,7 @@ from dlog.progress import Progress
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
-from dlog.writer.defects import as_death, fail_batches, guarded
+from dlog.writer.defects import as_death, fail_batches, forget_frames, guarded
 from dlog.writer.duties import Duty, next_duty, procedure_of
 from dlog.writer.pipe import check_codec
 from dlog.writer.presence import Presence
@@ -520,6 +520,9 @@ class Engine:
         self._let_go()
         if self._duty is not None and self._duty is not asyncio.current_task():
             self._duty.cancel()  # it may wait for what no longer happens
+        self.core.forget()
+        if isinstance(error, Fenced):  # the usual end: its frames would keep all they have seen
+            forget_frames(error)
         self._progress.tell()
 
     @property

@@ -1,0 +1,182 @@
+"""A service opens and closes handles for months: of one that is over nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import tracemalloc
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import dlog
+from dlog.limits import MIB
+from tests.api.adapter import Api, rest_of
+
+WARM_UP = 4
+CYCLES = 12
+CYCLES_IN_FULL = 1_000
+BYTES_MAX = 2 * MIB
+
+Cycle = Callable[[Any], Awaitable[None]]
+
+
+async def write(client: Any) -> None:
+    async with client.open_writer("log") as log:
+        await log.append(b"x")
+
+
+async def be_fenced(client: Any) -> None:
+    old = await client.open_writer("log")
+    await old.append(b"x")
+    async with client.open_writer("log") as log:
+        await log.append(b"x")
+        with pytest.raises(dlog.Fenced):
+            await old.append(b"too late")
+    await old.close()
+
+
+async def read(client: Any) -> None:
+    async with client.open_reader("log", end=1) as reader:
+        assert len(await rest_of(reader)) == 1
+
+
+async def follow(client: Any) -> None:
+    async with client.open_reader("log", follow=True) as reader:
+        assert len(await reader.read(1)) == 1
+
+
+async def stand_by(client: Any) -> None:
+    async with client.open_standby("log"):
+        pass
+
+
+async def take_over(client: Any) -> None:
+    async with client.open_standby("log") as standby:
+        async with await standby.take_over() as log:
+            await log.append(b"x")
+
+
+async def fill(client: Any) -> None:
+    segment = await client.admin.open_segment("log", job="job")
+    await segment.append_many([b"x"])
+    await segment.abort()
+
+
+async def write_stream(client: Any) -> None:
+    async with client.stream("stream").open_writer() as log:
+        await log.append(b"x", key=b"key")
+
+
+async def be_fenced_in_a_stream(client: Any) -> None:
+    old = await client.stream("stream").open_writer()
+    await old.append(b"x", key=b"key")
+    async with client.stream("stream").open_writer() as log:
+        await log.append(b"x", key=b"key")
+        with pytest.raises(dlog.Fenced):
+            await old.append(b"too late", key=b"key")
+    with contextlib.suppress(dlog.Fenced):
+        await old.close()
+
+
+async def read_stream(client: Any) -> None:
+    async with client.stream("stream").open_reader() as reader:
+        assert await reader.read(1)
+
+
+async def work(client: Any) -> None:
+    async with await client.open_worker("group", "stream", lambda message: None):
+        pass
+
+
+async def look_after(client: Any) -> None:
+    assert await client.admin.list()
+    await client.admin.describe("log")
+
+
+async def connect(client: Any) -> None:
+    api = dlog.aio.connect(client.url) if not hasattr(client, "inner") else None
+    if api is not None:
+        async with api:
+            assert await api.admin.list()
+
+
+KINDS: list[Cycle] = [
+    *(write, be_fenced, read, follow, stand_by, take_over, fill),
+    *(write_stream, be_fenced_in_a_stream, read_stream, work, look_after, connect),
+]
+# What the places in memory hold of the logs themselves, which grow with each opening.
+OF_THE_LOGS = {"_Ledger", "LedgerSpec", "ClosedLedger"}
+HELD_BY_TASKS = ("Task", "coroutine", "Future", "_GatheringFuture", "frame", "traceback")
+
+
+async def _objects() -> Counter[str]:
+    """Ours, and what holds on to ours; once what ends by itself has ended."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    gc.collect()
+    kinds = (type(each) for each in gc.get_objects())
+    return Counter(
+        kind.__qualname__
+        for kind in kinds
+        if kind.__module__.startswith("dlog") or kind.__name__ in HELD_BY_TASKS
+    )
+
+
+async def _cycles(api: Api, cycle: Cycle, count: int, *, measures_bytes: bool) -> None:
+    async with api.connect() as client:
+        await client.create_stream("stream", shards=1)
+        await write(client)
+        await write_stream(client)
+        for _ in range(WARM_UP):
+            await cycle(client)
+        before = await _objects()
+        if measures_bytes:
+            tracemalloc.start(1)
+        try:
+            for _ in range(count):
+                await cycle(client)
+            grown = await _objects() - before
+            bytes_held = tracemalloc.get_traced_memory()[0] if measures_bytes else 0
+        finally:
+            tracemalloc.stop()
+    left = {kind: n for kind, n in grown.items() if n >= count // 2 and kind not in OF_THE_LOGS}
+    assert not left, f"of {count} cycles there stay {left}"
+    assert bytes_held <= BYTES_MAX
+
+
+@pytest.mark.tier("test")
+@pytest.mark.parametrize("cycle", KINDS, ids=lambda cycle: cycle.__name__)
+async def test_of_a_handle_that_is_over_nothing_stays(api: Api, cycle: Cycle) -> None:
+    await _cycles(api, cycle, CYCLES, measures_bytes=False)
+
+
+@pytest.mark.tier("full", seconds=90)
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("cycle", KINDS, ids=lambda cycle: cycle.__name__)
+async def test_of_a_thousand_handles_nothing_stays(api: Api, cycle: Cycle) -> None:
+    # What a log in memory holds of its own is not what its handles hold.
+    in_files = api.url.startswith("file:")
+    await _cycles(api, cycle, CYCLES_IN_FULL, measures_bytes=in_files)
+
+
+@pytest.mark.tier("test")
+async def test_a_dead_writer_that_is_kept_keeps_little(api: Api) -> None:
+    """Each knew the whole list of segments, which grows with each opening."""
+    async with api.connect() as client:
+        kept: list[Any] = []
+        for _ in range(CYCLES):
+            log = await client.open_writer("log")
+            await log.append(b"x")
+            if kept:
+                with pytest.raises(dlog.Fenced):
+                    await kept[-1].append(b"too late")
+            kept.append(log)
+        found = await _objects()
+        assert found["Segment"] < 3 * CYCLES, "not each of them all of them"
+        for log in kept:
+            await log.close()
