@@ -40,9 +40,10 @@ from dlog.writer.defects import as_death, guarded
 from dlog.writer.filled import FilledSegment
 from dlog.writer.pipe import CODECS, Pipe, check_codec
 from dlog.writer.presence import Presence
+from dlog.writer.present import be_present
 from dlog.writer.producers import Producers
 from dlog.writer.segments import job_ledger
-from dlog.writer.takeover import be_present, refuse_unless_open
+from dlog.writer.takeover import refuse_unless_open
 
 _log = logging.getLogger("dlog.writer")
 

@@ -25,7 +25,7 @@ from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, DlogError, LeaseLost, NotFound, Outcome
 from dlog.meta.store import Session
-from dlog.writer.takeover import withdraw
+from dlog.writer.present import withdraw
 
 CHECK_S = 1.0  # is the session there? And so long after a call that failed it is made again
 LOOKS = 10  # every so many checks, the node itself is looked at

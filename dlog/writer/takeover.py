@@ -28,7 +28,6 @@ from dlog.chance import Chance, backoff_s
 from dlog.effects import (
     CreateNode,
     DeleteLedger,
-    DeleteNode,
     Pause,
     Procedure,
     ReadNode,
@@ -56,6 +55,7 @@ from dlog.meta.shards import ShardLog, refuse_unless_shard
 from dlog.options import LogOptions, Takeover
 from dlog.reason import ReasonCode, Wait
 from dlog.writer.preconditions import check_ledgers, drop_ledger, prepare_ledger
+from dlog.writer.present import be_present
 from dlog.writer.producers import Producers, count_producers
 from dlog.writer.ready import ReadyLedger
 from dlog.writer.segments import Found, decide_end, ledger_gone, new_ledger, recover_segment
@@ -64,8 +64,6 @@ from dlog.writer.times import Stopwatch
 _log = logging.getLogger("dlog.writer")
 
 WAIT_POLL_MS = 1_000  # watches are hints: look again this often
-WITHDRAW_S = 5.0  # between two tries, at most
-PRESENCE_TRIES = 9  # before the log may name us: one to two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,47 +534,6 @@ def announce(opening: Opening) -> Procedure[None]:
     """Before the log names us: who reads our name there, and is polite, looks for our presence."""
     path = opening.layout.presence(opening.name, opening.mark.token)
     return be_present(path, opening.mark.name, opening.chance)
-
-
-def be_present(path: str, value: str, chance: Chance) -> Procedure[None]:
-    """Make the node where polite openers, standbys and repairs look for us. Tried again for one to
-    two seconds. After that the work goes on without it, and the handle goes on trying: presence is
-    advice only."""
-    for attempt in range(PRESENCE_TRIES):
-        if attempt > 0:
-            yield Pause(backoff_s(attempt, chance, base_s=0.02, limit_s=1))
-        try:
-            yield CreateNode(path, value.encode(), ephemeral=True)
-            return
-        except AlreadyExists:
-            return  # from a try before
-        except DlogError as error:
-            refused = error
-            if error.retry is not Retry.NOW:
-                break
-    _log.warning("not present at %s yet, others may take us for dead: %s", path, refused)
-
-
-def withdraw(path: str, chance: Chance, asked: Callable[[], None]) -> Procedure[None]:
-    """Take our name from where they look: nobody is there any more, and polite openers would wait
-    for us as long as our session lives. `asked` is called once the store was, whatever it said; it
-    is asked until it did."""
-    failures = 0
-    while True:
-        try:
-            present = yield ReadNode(path)
-            yield DeleteNode(path, present.version)
-            return
-        except NotFound:
-            return
-        except DlogError as error:
-            if error.retry is not Retry.NOW:
-                raise
-            if failures == 0:
-                _log.info("%s stays until it can be taken away: %s", path, error)
-        asked()
-        yield Pause(backoff_s(failures, chance, base_s=0.1, limit_s=WITHDRAW_S))
-        failures += 1
 
 
 def is_listed(meta: LogMeta, ledger_id: int) -> bool:

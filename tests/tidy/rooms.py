@@ -59,7 +59,7 @@ ROOMS = (
             r"dlog\..*\.(core|policy)",
             r"dlog\..*\.core\..*",
             r"dlog\.writer\.(batch|filled|healing|pipe|producers|ready|reasons|retaining|rotation)",
-            r"dlog\.writer\.(preconditions|segments|takeover|times)",
+            r"dlog\.writer\.(preconditions|present|segments|takeover|times)",
             r"dlog\.reader\.(horizon|lag|message|places|ranges|reasons|resolve|segments)",
             r"dlog\.admin\.(plan|publish)",
             r"dlog\.streams\.routing(\..*)?",

@@ -30,9 +30,10 @@ from dlog.writer.batch import Batch
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.duties import Duty, next_duty, procedure_of
 from dlog.writer.policy import Advice
+from dlog.writer.present import withdraw
 from dlog.writer.producers import Dedup, Producers
 from dlog.writer.rotation import Ending, begin, close
-from dlog.writer.takeover import Opened, Opening, StoodBy, take_over, withdraw
+from dlog.writer.takeover import Opened, Opening, StoodBy, take_over
 from dlog.writer.times import Stopwatch
 
 TICK_MIN_MS, TICK_MS = 5.0, 35.0

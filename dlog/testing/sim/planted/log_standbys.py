@@ -16,7 +16,7 @@ from dlog.testing.sim import log_writers
 from dlog.testing.sim.planted import Patch, Plants
 from dlog.wire.batch import decode
 from dlog.wire.control import Birth
-from dlog.writer import segments, takeover
+from dlog.writer import present, segments, takeover
 from dlog.writer.ready import ReadyLedger, ReadyState
 
 plants = Plants("log-abstract")
@@ -187,7 +187,7 @@ def a_dead_writer_stays_present(patch: Patch) -> None:
 @plants("I27: the same, when the store did not answer the first time", takeover="wait", standbys=2,
         meta_refused=0.3)  # fmt: skip
 def presence_is_withdrawn_once(patch: Patch) -> None:
-    genuine = takeover.withdraw
+    genuine = present.withdraw
 
     def withdraw(path: str, chance: Any, asked: Callable[[], None]) -> Procedure[None]:
         withdrawing = genuine(path, chance, asked)

@@ -1,0 +1,57 @@
+"""The node by which others see that a writer or a job is alive: making it and taking it away, as
+procedures. Who keeps it there, for as long as a handle lives, is `dlog.writer.presence`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from dlog.chance import Chance, backoff_s
+from dlog.effects import CreateNode, DeleteNode, Pause, Procedure, ReadNode
+from dlog.errors import AlreadyExists, DlogError, NotFound, Retry
+
+_log = logging.getLogger("dlog.writer")
+
+TRIES = 9  # to make it, before the log may name us: one to two seconds
+PAUSE_S_MAX = 5.0  # between two tries to take it away
+
+
+def be_present(path: str, value: str, chance: Chance) -> Procedure[None]:
+    """Make the node where polite openers, standbys and repairs look for us. Tried again for one to
+    two seconds. After that the work goes on without it, and the handle goes on trying: presence is
+    advice only."""
+    for attempt in range(TRIES):
+        if attempt > 0:
+            yield Pause(backoff_s(attempt, chance, base_s=0.02, limit_s=1))
+        try:
+            yield CreateNode(path, value.encode(), ephemeral=True)
+            return
+        except AlreadyExists:
+            return  # from a try before
+        except DlogError as error:
+            refused = error
+            if error.retry is not Retry.NOW:
+                break
+    _log.warning("not present at %s yet, others may take us for dead: %s", path, refused)
+
+
+def withdraw(path: str, chance: Chance, asked: Callable[[], None]) -> Procedure[None]:
+    """Take our name from where they look: nobody is there any more, and polite openers would wait
+    for us as long as our session lives. `asked` is called once the store was, whatever it said; it
+    is asked until it did."""
+    failures = 0
+    while True:
+        try:
+            present = yield ReadNode(path)
+            yield DeleteNode(path, present.version)
+            return
+        except NotFound:
+            return
+        except DlogError as error:
+            if error.retry is not Retry.NOW:
+                raise
+            if failures == 0:
+                _log.info("%s stays until it can be taken away: %s", path, error)
+        asked()
+        yield Pause(backoff_s(failures, chance, base_s=0.1, limit_s=PAUSE_S_MAX))
+        failures += 1
