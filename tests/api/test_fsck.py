@@ -3,6 +3,7 @@ there; and where nothing is wrong, nothing is found."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -512,6 +513,21 @@ async def test_a_seam_that_continues_another_end(api: Api) -> None:
     assert only(report, "seam_differs").where.segment == 2
 
 
+async def keeps_no_presence(log: Any) -> None:
+    """As a process that stands still: its session is over, and it does not know."""
+    inner = getattr(log, "inner", log)
+    engine = getattr(inner, "_inner", inner)._engine
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        engine._presence.stop()
+        here.call_soon_threadsafe(stopped.set)
+
+    here = asyncio.get_running_loop()
+    engine._loop.call_soon_threadsafe(stop)
+    await stopped.wait()
+
+
 async def test_the_tail_of_a_writer_that_is_not_there_any_more(api: Api) -> None:
     async with api.open_writer() as log:
         await log.append(b"a")
@@ -519,6 +535,7 @@ async def test_the_tail_of_a_writer_that_is_not_there_any_more(api: Api) -> None
         async with stores_of(api) as stores:
             meta = await meta_of(stores)
             assert meta.writer is not None
+            await keeps_no_presence(log)
             await remove_node(stores, stores.layout.presence("log", meta.writer.token))
         report = await checked(api)
         assert report.is_clean, "that is no damage"

@@ -37,7 +37,7 @@ CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 
 # Bugs of different kinds, each with the draws that its failure may need at most.
-SHRUNK = ("a_dead_writer_comes_back", "heal_without_recovering")
+SHRUNK = ("reader_resumes_at_instead_of_after", "heal_without_recovering")
 NONZERO_MAX, TRIES_MAX = 30, 400
 
 
