@@ -70,8 +70,8 @@ async def test_who_waits_for_a_vacancy_is_told_that_the_standby_was_closed(sim: 
 
 @simulate(histories=3, troubles="none")
 async def test_an_opening_that_failed_leaves_nobody_present(sim: Simulation) -> None:
-    """It had claimed the log: its own name, left behind, kept its next try out."""
-    await _one(sim)
+    """Its own name, left behind, kept its next try out."""
+    await (await _one(sim)).close()
     client = sim.connect()
     for server in sim.cluster.servers.values():
         server.stop()
@@ -275,6 +275,7 @@ async def test_a_standby_whose_ledger_could_not_be_born_takes_over_later(sim: Si
     assert not patient.done()
     assert standby.why() is not None
     sim.heal()
+    await old.close()  # no opening that failed has fenced it
     async with await patient as log:
         await log.append(b"two")
     assert standby.why() is None
