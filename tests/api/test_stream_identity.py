@@ -5,6 +5,7 @@ gone on with."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -415,13 +416,14 @@ async def test_what_was_trimmed_while_it_was_counted_is_not_acknowledged(
         await writer.close()
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "trimmed by an older version"])
 async def test_behind_a_number_that_failed_no_later_one_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    """Shards 0 and 1 are merged and trimmed under a writer. What it had on its way to shard 0 is
-    not known to be anywhere; a later number in the shard that follows would make that one refuse
-    the first as taken, which it never was."""
-    async with aio.connect("memory:gap") as client:
+    """Shards 0 and 1 are merged and trimmed under a writer, which goes on with what it had on its
+    way. Where nobody noted how they ended, that fails, and no later number gets into the shard that
+    follows: it would make that one refuse the first as taken, which it never was."""
+    async with aio.connect("memory:gap" if is_known else "memory:old-gap") as client:
         stream = await client.create_stream(NAME, shards=2)
         writer = await stream.open_writer()
         one, other = (next(k for k in KEYS if writer.shard_of(k) == shard) for shard in (0, 1))
@@ -433,12 +435,22 @@ async def test_behind_a_number_that_failed_no_later_one_is_taken(
         await stream.merge(0, 1)
         await truncate_all(client, stream, 0, 1)
         assert await stream.trim() == (0, 1)
+        if not is_known:
+            site, stores = await site_of(client), await client._stores(True)
+            path = f"{site.numbers(str(site.uid))}/trimmed"
+            await stores.meta.delete(path, (await stores.meta.get(path)).version)
         on_its_way[0]._fail(dlog.Fenced("its ledger was ended"))
-        with pytest.raises(dlog.DlogError):
+        if is_known:
             await ticket
-        with pytest.raises(dlog.Conflict, match="number 4 of producer 7 failed"):
-            await writer.append(b"5", key=other, producer=(P, 5))
-        await writer.append(b"4", key=one, producer=(P, 4))
+        else:
+            with pytest.raises(dlog.DlogError):
+                await ticket
+            with pytest.raises(dlog.Conflict, match="number 4 of producer 7 failed"):
+                await writer.append(b"5", key=other, producer=(P, 5))
+            with contextlib.suppress(dlog.DlogError):
+                await writer.close()
+            writer = await stream.open_writer()
+            await writer.append(b"4", key=one, producer=(P, 4))
         await writer.append(b"5", key=other, producer=(P, 5))
         assert [message.value for _, message in await read_stream(stream)] == [b"4", b"5"]
         await writer.close()

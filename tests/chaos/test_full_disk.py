@@ -32,7 +32,11 @@ pytestmark = [
 
 
 # A rotation waits until it can be made, or its caller gives up; all else says what is full.
-TOLD = {"append": "Unavailable unknown", "rotation": "Timeout", "takeover": "Unavailable unknown"}
+TOLD = {
+    "append": "Unavailable unknown",
+    "rotation": "Timeout",
+    "takeover": "Unavailable not_happened",
+}
 
 
 @pytest.mark.parametrize("when", TOLD)

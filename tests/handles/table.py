@@ -42,6 +42,7 @@ _FOLLOWS = f"{_READS} {_WATCHES} ledger.info ledger.wait_past"
 _STANDS_BY = "ledgers.create ledgers.delete appender.birth"
 _TAKES_OVER = "meta.put meta.create ledgers.recover"  # a ledger is ready
 _BESIDE = "meta.children"  # which bookies there are
+_OPENS = "ledgers.info"  # of a standby: once, as it is opened
 
 # Kinds that differ in what they promise are told apart by their way, behind a colon.
 ROWS: dict[str, dict[str, Does]] = {
@@ -53,12 +54,12 @@ ROWS: dict[str, dict[str, Does]] = {
     "Standby: stands by": row(
         Does.NEVER_ASKS,
         waits=f"{_FOLLOWS} {_STANDS_BY} meta.create meta.put meta.delete",
-        is_spared=_BESIDE,
+        is_spared=f"{_BESIDE} {_OPENS}",
     ),
     "Standby: takes over": row(
         Does.NEVER_ASKS,
         raises=f"{_FOLLOWS} {_TAKES_OVER}",
-        is_spared=f"{_BESIDE} {_STANDS_BY} meta.session appender.close meta.delete",
+        is_spared=f"{_BESIDE} {_OPENS} {_STANDS_BY} meta.session appender.close meta.delete",
     ),
 }
 
