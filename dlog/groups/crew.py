@@ -15,6 +15,7 @@ from dlog.groups.consumer import StopReason
 from dlog.groups.heart import Heart
 from dlog.groups.hub import Hub
 from dlog.groups.letters import error_text
+from dlog.groups.shard_log import why_unread
 from dlog.groups.shard_run import ShardRun
 from dlog.groups.workers import with_cause
 from dlog.reason import Plain, Reason, ReasonCode, Wait, time_text, told_of
@@ -149,7 +150,7 @@ class Crew:
         found.update((log, failed) for log, run in runs.items() if run.failures)
         found.update((log, failed) for log in hub.heart.facts().failed)
         unread = ReasonCode.READING.value
-        found.update((log, unread) for log, run in runs.items() if run.unread is not None)
+        found.update((log, unread) for log, run in runs.items() if why_unread(run) is not None)
         refused = [(log, run.refused) for log, run in runs.items() if run.refused is not None]
         found.update((log, _code_with(cause)) for log, cause in refused[:CAUSES_MAX])
         found.update((log, _REFUSED) for log, _ in refused[CAUSES_MAX:])
@@ -198,7 +199,7 @@ class Crew:
                     waits.insert(0, Wait(ReasonCode.DEAD_LETTER_REFUSED, sentence, about))
                     continue
                 waits.append(Wait(ReasonCode.PROCESSING_FAILED, sentence, {"log": log}))
-            elif (unread := run.unread) is not None:
+            elif (unread := why_unread(run)) is not None:
                 sentence = f"shard {log!r} cannot be read now: {unread}"
                 waits.append(Wait(ReasonCode.READING, sentence, {"log": log, "error": unread}))
         if facts.quiet_s is not None and facts.quiet_s > hub.options.timeout_ms / 1000 * 0.6:

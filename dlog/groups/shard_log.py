@@ -28,6 +28,7 @@ from dlog.streams.tails import first_seq_of
 if TYPE_CHECKING:
     from dlog.groups.heart import Heart
     from dlog.groups.parents import Parents
+    from dlog.groups.shard_run import ShardRun
 
 LOOK_AGAIN_MS = 1_000.0
 
@@ -113,3 +114,12 @@ async def log_may_be_made(stores: Stores, log: str) -> None:
     with contextlib.suppress(DlogError):
         async with stores.meta.watch(stores.layout.log(log)) as watch:
             await watch.wait(LOOK_AGAIN_MS)
+
+
+def why_unread(run: ShardRun) -> str | None:
+    """What keeps the shard's log from being read now: we try again, or its reader waits it out."""
+    reader = run._reader
+    if run.unread is not None or reader is None:
+        return run.unread
+    trouble = reader._feed.core.trouble
+    return None if trouble is None else trouble.sentence

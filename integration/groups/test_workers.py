@@ -11,7 +11,7 @@ from dlog.testing.cluster import Cluster
 from examples.wordcount.process import Process, wait_until
 from integration.conftest import OwnCluster
 from integration.groups.scene import FLUSH_MS, TIMEOUT_MS, a_scene, median_ms
-from tests.pace import within
+from tests.pace import stretched, within
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
@@ -53,7 +53,7 @@ def test_a_killed_worker_is_followed_in_time(cluster: Cluster, tmp_path: Path) -
         took_s = scene.wait_shared(first)
         counted = second.all("counted")
         killed_s = counted[-1]["at_s"]
-        late = sum(s["lines"] for s in counted if s["at_s"] > killed_s - FLUSH_S - 0.5)
+        late = sum(s["lines"] for s in counted if s["at_s"] > killed_s - FLUSH_S - stretched(0.5))
         scene.finish()
         print(f"kill -9: {took_s:.2f} s, {scene.again} lines again, of {late} not flushed at most")
         assert within(took_s, TIMEOUT_S + 2)

@@ -123,7 +123,7 @@ async def _objects() -> Counter[str]:
     return Counter(
         kind.__qualname__
         for kind in kinds
-        if kind.__module__.startswith("dlog") or kind.__name__ in HELD_BY_TASKS
+        if str(kind.__module__).startswith("dlog") or kind.__name__ in HELD_BY_TASKS
     )
 
 

@@ -244,7 +244,7 @@ async def test_nobody_takes(sim: Simulation, ear: Ear) -> None:
     await log.close()
 
 
-@simulate(histories=1, troubles="none", bookies=6)
+@simulate(histories=1, troubles="none", bookies=10)
 async def test_whoever_takes_over_is_named_to_readers(sim: Simulation, ear: Ear) -> None:
     ear.told.clear()
     log = await sim.open_writer("orders")

@@ -35,7 +35,8 @@ class Run:
         self.failures = 0
         self.error: Exception | None = None
         self.refused: str | None = None
-        self.unread: Exception | None = None
+        self.unread: str | None = None
+        self._reader: Any = None
         self.busy_since_s: float | None = None
         self.told: list[Any] = []
         for name, value in more.items():

@@ -21,6 +21,7 @@ from dlog.streams.places import StreamPosition
 from dlog.streams.reader import StreamReader
 from tests.api.streaming import KEYS
 from tests.api.waiting import eventually
+from tests.pace import stretched
 
 _worlds = itertools.count()
 LIST, LOG = "/streams/", "/logs/"
@@ -148,22 +149,24 @@ async def test_a_shard_is_opened_once_however_often_somebody_asks(
 
 
 @pytest.mark.parametrize("node", [LIST, LOG])
-async def test_what_may_be_over_in_a_while_is_told_and_tried_again(
+async def test_what_may_be_over_in_a_while_is_a_reason_and_is_tried_again(
     stream: Any, asked: Asked, node: str
 ) -> None:
     reader = await _split_and_read(stream)
     asked.refuse(node, *(Unavailable(f"away, {n}") for n in range(3)))
-    told, found = 0, 0
-    while told < 3:
-        try:
-            found += len(await reader.read(timeout=0))
-        except Unavailable:
-            told += 1
-        else:
-            assert not reader.at_tail
-        await asyncio.sleep(0)
-    found += len(await _polled(reader, lambda: reader.at_tail))
+    reasons: set[str] = set()
+
+    def is_done() -> bool:
+        if (reason := reader.why()) is not None:
+            reasons.add(str(reason))
+        return asked.count >= 3 and reader.at_tail
+
+    found = 0
+    async with asyncio.timeout(stretched(20)):
+        while not is_done():
+            found += len(await reader.read(timeout=0.01))
     assert found == len(KEYS)
+    assert any("away" in reason for reason in reasons), reasons
     await reader.close()
 
 
