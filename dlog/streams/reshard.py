@@ -127,14 +127,19 @@ def _gone(site: Site) -> NotFound:
     return NotFound(f"the stream {site.name!r} was removed", stream=site.name)
 
 
-def make_stream(site: Site, draw: Callable[[], Procedure[StreamMeta]]) -> Procedure[SeenStream]:
-    """`AlreadyExists` if there is one that we did not make. Each attempt makes what `draw` says:
-    what an earlier one made may have been removed since, and must not come back."""
+def make_stream(
+    site: Site, draw: Callable[[], StreamMeta], mark: MarkLog | None = None
+) -> Procedure[SeenStream]:
+    """`AlreadyExists` if there is one that we did not make. Each attempt makes what `draw` says,
+    behind the `mark`: what an earlier one made may have been removed since, and must not come
+    back."""
     ours: set[str] = set()
     maybe_made = False
     for attempt in range(limits.META_ATTEMPTS_MAX):
         try:
-            meta = yield from draw()
+            if mark is not None:
+                yield mark
+            meta = draw()
             ours.add(meta.uid)
             version = yield CreateNode(site.path, meta.to_bytes(), point="stream.made")
             return SeenStream(meta, version)
@@ -162,12 +167,7 @@ def _make_of_log(site: Site, meta: StreamMeta) -> Procedure[SeenStream]:
     meanwhile, and then no node of it stays."""
     (only,) = meta.shards
     mark = MarkLog(meta.log_of(only, site.name))
-
-    def marked() -> Procedure[StreamMeta]:
-        yield mark
-        return meta
-
-    made = yield from make_stream(site, marked)
+    made = yield from make_stream(site, lambda: meta, mark)
     assert made.version is not None
     if made.meta != meta:
         return made  # others have changed it since

@@ -123,7 +123,7 @@ class Stream:
         try:
             if self._configs is not None:
                 await self._configs.add_stream_writer(writer, options, given)
-        except BaseException:
+        except BaseException:  # also cancelled: nobody else has the writer yet
             writer.let_go(WriterClosed(f"this writer of {self.name!r} was not opened"))
             raise
         await writer.open()
@@ -321,10 +321,6 @@ async def create_stream(
             name, uid, options, shards=shards, routing=routing, pins=pins, weights=weights
         )
 
-    def draw() -> Procedure[StreamMeta]:
-        yield from ()
-        return new()
-
     meta = new()
     site = Site.at(stores.layout, name, stores.chance)
     driver = StreamDriver(stores)
@@ -335,7 +331,7 @@ async def create_stream(
         )
     await _refuse_taken(stores, [shard.log for shard in meta.shards])
     left = await driver.run(left_numbers(site))
-    seen = await driver.run(make_stream(site, draw))
+    seen = await driver.run(make_stream(site, new))
     if await _is_plain_log(stores, name, written=True):
         # It was made meanwhile, and nobody would find its messages here. One without messages is
         # removed by whoever made it.

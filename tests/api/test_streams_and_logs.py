@@ -689,8 +689,7 @@ async def test_a_stream_that_was_removed_does_not_come_back() -> None:
 
         drawn = []
 
-        def draw() -> Any:
-            yield from ()
+        def draw() -> StreamMeta:
             drawn.append(new_stream(NAME, stores.chance.token(), dlog.LogOptions()))
             return drawn[-1]
 

@@ -135,12 +135,7 @@ class StreamHistory:
         maker = self._client(StreamClient, "maker")
         maker.weather = replace(weather.base, crash=0.0, freeze=0.0)
         self.meta.store(PATH, made.to_bytes())
-
-        def draw() -> Procedure[StreamMeta]:
-            yield from ()
-            return made
-
-        maker.run(make_stream(maker.site, draw), lambda answer, error: None)
+        maker.run(make_stream(maker.site, lambda: made), lambda answer, error: None)
         self._draw_intents()
         for index in range(len(self.groups)):
             self._start_writer(index, 0)

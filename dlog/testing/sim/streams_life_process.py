@@ -241,21 +241,7 @@ class _SteppingMeta(SimMetaStore):
     async def _ask(self, ask: Callable[[Callable[[Any, DlogError | None], None]], None]) -> Any:
         if self.owner.takes_step():
             await self.owner.trouble()
-        self.check_open()
-        answered: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
-
-        def answer(value: Any, error: DlogError | None) -> None:
-            if answered.done():
-                return  # nobody waits for it any more
-            if error is None:
-                answered.set_result(value)
-            else:
-                answered.set_exception(error)
-
-        ask(answer)
-        value = await answered
-        self.check_open()
-        return value
+        return await super()._ask(ask)
 
     async def sync(self) -> None:
         """In no time: what is read behind it takes its time, and is as old as this at most."""

@@ -166,13 +166,8 @@ def what_was_made_and_removed_comes_back(patch: Any) -> None:
     genuine = reshard.make_stream
 
     def make_stream(site: Site, draw: Any) -> Any:
-        meta = yield from draw()
-
-        def same() -> Any:
-            yield from ()
-            return meta
-
-        return (yield from genuine(site, same))
+        meta = draw()
+        return genuine(site, lambda: meta)
 
     patch.setattr(stream, "make_stream", make_stream)
 
