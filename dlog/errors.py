@@ -207,7 +207,7 @@ def unknown(error: DlogError) -> bool:
 
 
 def as_broken(error: BaseException, who: str, **about: Any) -> DlogError:
-    """What a defect of ours is told as: `Broken`, unless it has a type already."""
+    """The error that tells of a defect of ours: `Broken`, unless it is one of ours already."""
     if isinstance(error, DlogError):
         return error
     broken = Broken(f"{who} broke: {error!r}", **about)

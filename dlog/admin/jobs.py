@@ -128,7 +128,7 @@ class Jobs:
         return done
 
     def _settled(self, ledger_ids: Iterable[int]) -> None:
-        """Published or discarded: nobody has to be present for them any more."""
+        """These segments were published or discarded, so the presence of their job ends."""
         for ledger_id in ledger_ids:
             presence = self._present.pop(ledger_id, None)
             if presence is not None:

@@ -56,7 +56,7 @@ class Charter:
         return self.end is not None
 
     def begins_at(self, number: int, start: Start) -> Start:
-        """Where a shard begins that nobody in the group consumed yet. `start`: as of a worker."""
+        """Where the group begins a shard that it has not consumed yet. `start`: as of a worker."""
         if self.begin is not None:
             mark = self.begin.get(number)
             return "earliest" if mark is None else mark.next_seq
