@@ -26,7 +26,7 @@ from dlog.errors import (
 )
 from dlog.ids import Token, check_log_name
 from dlog.limits import CONFIG_POLL_MS_DEFAULT
-from dlog.metrics import NO_METRICS, Metrics
+from dlog.metrics import NO_METRICS, Metrics, guarded
 from dlog.opening import Opening
 from dlog.options import LogOptions, ReaderOptions, TailMode, WriterOptions, options_from
 from dlog.reader.looks import Looks
@@ -69,7 +69,7 @@ class Client:
         self, url: uri.Url, metrics: Metrics = NO_METRICS, config: str | None = None
     ) -> None:
         self.url = str(url)
-        self._metrics = metrics
+        self._metrics = guarded(metrics)
         self._url = url
         self._opened: Stores | None = None
         self._opening = asyncio.Lock()
@@ -351,7 +351,7 @@ class Client:
         from dlog.groups.worker import Worker
 
         stores = _measured(await self._stores(False), metrics)
-        url, heard = self._url, metrics or self._metrics
+        url, heard = self._url, self._metrics if metrics is None else metrics
         meta_timeout_ms = min(url.options.meta_timeout_ms, max(50, options.timeout_ms // 3))
         aside_url = dataclasses.replace(
             url, options=dataclasses.replace(url.options, meta_timeout_ms=meta_timeout_ms)
@@ -544,4 +544,4 @@ async def _aside(client: Client) -> Aside:
 
 
 def _measured(stores: Stores, metrics: Metrics | None) -> Stores:
-    return stores if metrics is None else dataclasses.replace(stores, metrics=metrics)
+    return stores if metrics is None else dataclasses.replace(stores, metrics=guarded(metrics))

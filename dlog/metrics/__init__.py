@@ -8,6 +8,6 @@ Protocol and list belong to the floor; an adapter may import the package that it
 """
 
 from dlog.metrics.catalogue import CATALOGUE, Kind, Metric
-from dlog.metrics.sink import NO_METRICS, Labels, Metrics, labelled
+from dlog.metrics.sink import NO_METRICS, Labels, Metrics, guarded, labelled
 
-__all__ = ["CATALOGUE", "NO_METRICS", "Kind", "Labels", "Metric", "Metrics", "labelled"]
+__all__ = ["CATALOGUE", "NO_METRICS", "Kind", "Labels", "Metric", "Metrics", "guarded", "labelled"]

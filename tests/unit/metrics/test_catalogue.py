@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -51,6 +51,14 @@ class Heard:
     def forget(self, labels: Mapping[str, str]) -> None:
         wanted = set(labels.items())
         self.levels = {key: v for key, v in self.levels.items() if not wanted <= set(key[1])}
+
+
+@pytest.fixture(autouse=True)
+def nothing_that_is_told_is_refused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A handle goes on behind what its sink raises, and logs it."""
+    yield
+    refused = [each for each in caplog.get_records("call") if each.name == "dlog.metrics"]
+    assert not refused, refused[0].exc_text
 
 
 async def test_what_a_writer_and_a_reader_tell() -> None:
