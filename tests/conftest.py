@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from tests.leftovers import no_thread_is_left
+
+__all__ = ["no_thread_is_left"]
+
 
 def pytest_configure() -> None:
     """A shell that starts us in the background, without job control, has us ignore Ctrl-C. So would

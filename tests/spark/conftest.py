@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dlog.spark.access import close_all
+
 pyspark = pytest.importorskip("pyspark", reason="the package pyspark is not installed")
 
 CONF = {
@@ -41,6 +43,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients_of_the_driver_end() -> Iterator[None]:
+    """What a job opened in this process stays open until the process ends, also when the servers
+    are gone."""
+    yield
+    close_all()
 
 
 @pytest.fixture

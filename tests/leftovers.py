@@ -1,0 +1,56 @@
+"""What a test module must not leave to those behind it: threads that run dlog's or kazoo's code.
+
+Such a thread draws random numbers, opens sockets and files, and fails a later test that watches for
+these, which then passes alone. A client whose servers are gone does so for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import kazoo
+import pytest
+
+import dlog
+from tests.pace import Deadline
+
+OURS = tuple(f"{Path(str(package.__file__)).parent}/" for package in (dlog, kazoo))
+ENDS_IN_S = 5.0
+POLL_S = 0.02
+
+
+def threads_of_ours() -> dict[threading.Thread, str]:
+    """With the stack of each."""
+    frames = sys._current_frames()
+    found = {}
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if frame is None or thread is threading.current_thread():
+            continue
+        stack = traceback.extract_stack(frame)
+        if any(each.filename.startswith(OURS) for each in stack):
+            found[thread] = "".join(traceback.format_list(stack))
+    return found
+
+
+def left_over(before: Iterable[threading.Thread], ends_in_s: float = ENDS_IN_S) -> list[str]:
+    """Those that are not of `before` and do not end by themselves, which takes a moment."""
+    known = set(before)
+    deadline = Deadline(ends_in_s)
+    while True:
+        left = {each: told for each, told in threads_of_ours().items() if each not in known}
+        if not left or deadline.passed():
+            return [f"thread {each.name!r}:\n{told}" for each, told in left.items()]
+        next(iter(left)).join(POLL_S)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = threads_of_ours()
+    yield
+    left = left_over(before)
+    assert not left, "this module left threads behind:\n" + "\n".join(left)
