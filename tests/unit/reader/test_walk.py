@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlog.effects import Deliver, Effect, Procedure, WaitNode, WaitPast
-from dlog.errors import Corrupt, Truncated
+from dlog.effects import Deliver, Effect, Procedure, ReadRun, WaitNode, WaitPast
+from dlog.errors import Corrupt, NotFound, Truncated
 from dlog.ids import MessageId, Position
 from dlog.meta.listed import Point
 from dlog.options import ReaderOptions
@@ -234,3 +234,27 @@ def test_a_seq_that_was_truncated_meanwhile_is_told_by_its_number() -> None:
     log.truncate(Point(20), sweep=True)
     with pytest.raises(Truncated, match="seq 3 was truncated; the head is at seq 20"):
         walked(log, Place(1, 3, 0, 3), follow=False)
+
+
+class Misnames(Walked):
+    """Reads of its ledgers name one that is in no list."""
+
+    def perform(self, effect: Effect) -> Any:
+        if isinstance(effect, ReadRun) and effect.point == "read.run":
+            assert self.asked.count(effect) <= 3, "the same read, again and again"
+            raise NotFound("no ledger 999", ledger_id=999)
+        return super().perform(effect)
+
+
+def test_a_missing_ledger_that_no_list_names_ends_the_reader() -> None:
+    log = seven_segments()
+    playing = Misnames(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
+    playing.delivered = []
+    core = ReaderCore(log.view(), ReaderOptions())
+
+    def work() -> Procedure[None]:
+        yield from core.find(Bounds("earliest", None))
+        yield from core.walk()
+
+    with pytest.raises(NotFound, match="no ledger 999"):
+        playing.run(work())
