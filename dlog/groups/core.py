@@ -33,6 +33,8 @@ from dlog.groups.view import Move, WorkerId, WorkerView
 from dlog.groups.weights import is_worth_it, weights_of
 from dlog.ids import Position
 
+ALL_DONE = "all shards are done"  # why a worker of a bounded job leaves
+
 
 class WorkerCore:
     def __init__(
@@ -250,7 +252,7 @@ class WorkerCore:
             return
         is_done = self.graph.is_done or not shards  # where no log was made yet, a job has none
         if self.options.is_job and is_done and not self.consumers:
-            self.ask_leave(now_s, "all shards are done")
+            self.ask_leave(now_s, ALL_DONE)
             return
         self._plan(now_s)
 

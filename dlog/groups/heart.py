@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dlog.clock import ageing_s
 from dlog.drive import Driver, Stores
@@ -28,7 +28,7 @@ from dlog.groups import presence
 from dlog.groups.asks import Ask, Fenced, Look, Order, Saved, ShardStopped, Weigh, WorkerEnded
 from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
-from dlog.groups.core import WorkerCore
+from dlog.groups.core import ALL_DONE, WorkerCore
 from dlog.groups.errands import Errands
 from dlog.groups.founding import found, shards_of
 from dlog.groups.group_driver import GroupDriver, lease_store
@@ -39,6 +39,7 @@ from dlog.groups.lease_driver import Logs
 from dlog.groups.leases import Checkpoint
 from dlog.groups.membership import REPLACED
 from dlog.groups.options import WorkerOptions
+from dlog.groups.parents import refuse_missed_by_job
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shard_log import check_log
 from dlog.groups.shards import GroupShard
@@ -50,6 +51,8 @@ logger = logging.getLogger("dlog.groups")
 
 WATCH_MS = 60_000.0  # a watch that says nothing is begun anew
 WAKE_S_MIN = 0.001
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,10 @@ class Heart:
                 me = WorkerId(self.name, stores.chance.token())
                 await self._live(me, stores, driver, places, charter)
                 if not self._lost:
+                    if self._core_why == ALL_DONE and options.on_truncated == "raise":
+                        await self._until_told(
+                            driver, lambda: refuse_missed_by_job(stores, places, charter)
+                        )
                     return self._leave_why or self._core_why
                 if self._leave_why is not None:
                     return self._leave_why
@@ -184,16 +191,21 @@ class Heart:
     async def _is_replaced(self, me: WorkerId, driver: Driver, places: GroupPlaces) -> bool:
         """While we were taken for dead, another process came by our name: it is the younger one,
         and we would look like it if we came again."""
+        there = await self._until_told(driver, lambda: presence.read_workers(places, me))
+        return any(each.name == self.name and each != me for each in there or ())
+
+    async def _until_told(self, driver: Driver, ask: Callable[[], Procedure[_T]]) -> _T | None:
+        """Asked again for as long as a try may heal it; None where we are to leave meanwhile."""
         while self._leave_why is None:
             try:
-                there = await driver.run(presence.read_workers(places, me))
-                return any(each.name == self.name and each != me for each in there)
+                told: _T = await driver.run(ask())
+                return told
             except DlogError as error:
-                logger.info(
-                    "worker %s of group %r cannot come again yet: %s", me, self.group, error
-                )
+                if error.retry is Retry.NEVER:
+                    raise
+                logger.info("a worker of group %r asks again: %s", self.group, error)
             await asyncio.sleep(self.options.group_options().retry_s)
-        return False
+        return None
 
     async def _live(
         self,
@@ -544,39 +556,35 @@ class Heart:
             core.on_time(self._now_s())
         self._pump()
 
-    def _watched(self, core: WorkerCore) -> dict[str, Callable[[WorkerCore, float], None]]:
+    def _watched(self, core: WorkerCore) -> dict[str, Callable[[float], None]]:
         places = self._places
-        wanted: dict[str, Callable[[WorkerCore, float], None]] = {}
+        wanted: dict[str, Callable[[float], None]] = {}
         if core.has_ended:
             return wanted
         for worker in core.member.watched():
-            wanted[places.worker(worker)] = partial(_hint_worker, worker)
-        wanted[places.workers] = wanted[self._stream_path] = WorkerCore.hint_group
+            wanted[places.worker(worker)] = partial(core.hint_worker, worker)
+        wanted[places.workers] = wanted[self._stream_path] = core.hint_group
         if core.options.weigh_s is not None:
-            wanted[places.weights] = WorkerCore.hint_group
+            wanted[places.weights] = core.hint_group
         for shard in core.coming:
-            wanted[places.lease(shard)] = partial(_hint_shard, shard)
+            wanted[places.lease(shard)] = partial(core.hint_shard, shard)
         return wanted
 
-    def _watch(
-        self, core: WorkerCore, wanted: dict[str, Callable[[WorkerCore, float], None]]
-    ) -> None:
+    def _watch(self, core: WorkerCore, wanted: dict[str, Callable[[float], None]]) -> None:
         for path in self._watches.keys() - wanted.keys():
             self._watches.pop(path).cancel()
         for path in wanted.keys() - self._watches.keys():
             listening = self._listen(core, path, wanted[path])
             self._watches[path] = asyncio.get_running_loop().create_task(listening)
 
-    async def _listen(
-        self, core: WorkerCore, path: str, tell: Callable[[WorkerCore, float], None]
-    ) -> None:
+    async def _listen(self, core: WorkerCore, path: str, hint: Callable[[float], None]) -> None:
         """Watches are hints, and so is whatever goes wrong with one."""
         while True:
             try:
                 async with self._meta.watch(path) as watch:
                     while await watch.wait(WATCH_MS):
                         with self._lock:
-                            tell(core, self._now_s())
+                            hint(self._now_s())
                         self._pump()
             except DlogError as error:
                 logger.debug("group %r: no watch of %s: %s", self.group, path, error)
@@ -585,11 +593,3 @@ class Heart:
 
 def _not_ours(shard: str) -> LeaseLost:
     return LeaseLost(f"shard {shard!r} is not ours any more")
-
-
-def _hint_worker(worker: WorkerId, core: WorkerCore, now_s: float) -> None:
-    core.hint_worker(worker, now_s)
-
-
-def _hint_shard(shard: str, core: WorkerCore, now_s: float) -> None:
-    core.hint_shard(shard, now_s)

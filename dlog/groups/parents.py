@@ -4,6 +4,7 @@ keep them. A program that keeps its state in checkpoints goes on from there in t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from dlog.groups.store import LeaseStore
 from dlog.ids import Position
 from dlog.streams.document import StreamMeta, shard_log
 from dlog.streams.reshard import Site, read_stream
-from dlog.streams.trimmed import read_trimmed
+from dlog.streams.trimmed import TrimmedShard, read_trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,34 @@ class Parents:
                 missed.add(parent)
             to_look += shard.parents
         return sorted(missed)
+
+
+def refuse_missed_by_job(stores: Stores, places: GroupPlaces, charter: Charter) -> Procedure[None]:
+    """`Truncated` where a shard of a bounded job is gone that the group had not consumed. What is
+    not noted of a shard that was trimmed is taken as the job noted it."""
+    store = lease_store(charter.leases, places, stores, charter.uid)
+    site = Site.at(stores.layout, places.stream, stores.chance, charter.stream_uid)
+    meta = (yield from read_stream(site)).meta
+    trimmed: Mapping[int, TrimmedShard] | None = None
+    missed: list[int] = []
+    for number, mark in sorted((charter.end or {}).items()):
+        if meta.has(number):
+            continue
+        if trimmed is None:
+            trimmed = yield from read_trimmed(site, meta.uid)
+        begin = None if charter.begin is None else charter.begin.get(number)
+        first_seqs = [begin.next_seq] if begin else []
+        first_seqs += [trimmed[number].first_seq] if number in trimmed else []
+        if max(first_seqs, default=0) >= mark.next_seq:
+            continue  # there was nothing to do in it
+        if not (yield from _is_finished(store, _named(site.name, meta, number))):
+            missed.append(number)
+    if missed:
+        raise Truncated(
+            f"shards {missed} of stream {site.name!r} were truncated and trimmed before the job "
+            "had consumed them; on_truncated='jump' goes on without them",
+            stream=site.name,
+        )
 
 
 def _is_finished(store: LeaseStore, shard: _Named) -> Procedure[bool]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dlog
 from tests.api.adapter import Api
 from tests.api.grouping import Seen, a_group, seen_all, send, work
 from tests.api.waiting import eventually
@@ -66,3 +67,38 @@ async def test_a_shard_that_is_gone_and_was_not_missed_is_not_told(api: Api, why
         async with work(client, seen.process) as worker:
             await seen_all(seen, before + 40)
             assert worker.failed == {}
+
+
+@pytest.mark.parametrize("leases", ["nodes", "logs"])
+async def test_a_job_whose_shard_is_gone_before_it_was_done_says_so(api: Api, leases: str) -> None:
+    async with a_group(api, shards=2, messages=40) as (client, stream, _writer):
+        async with work(client, not_yet, stop_at_end=True, leases=leases) as worker:
+            await eventually(lambda: worker.id is not None)
+        await stream.split(0)
+        await truncated_and_trimmed(client, stream, 0)
+        seen = Seen()
+        async with work(client, seen.process, stop_at_end=True, leases=leases) as worker:
+            with pytest.raises(dlog.Truncated, match=r"shards \[0\] of stream 'orders'"):
+                await worker.wait(20)
+        jumps = {"stop_at_end": True, "leases": leases, "on_truncated": "jump"}
+        async with work(client, seen.process, **jumps) as worker:
+            assert await worker.wait(20) == "all shards are done"
+        assert 0 < seen.count < 40
+
+
+@pytest.mark.parametrize("why", ["consumed", "empty", "before the group"])
+async def test_a_job_whose_shard_is_gone_and_was_not_missed_is_done(api: Api, why: str) -> None:
+    messages = 0 if why == "empty" else 40
+    async with a_group(api, shards=1, messages=messages) as (client, stream, _writer):
+        seen = Seen()
+        if why == "empty":
+            async with work(client, not_yet, stop_at_end=True) as worker:
+                await eventually(lambda: worker.id is not None)
+        if why == "consumed":
+            async with work(client, seen.process, stop_at_end=True) as worker:
+                assert await worker.wait(20) == "all shards are done"
+        await stream.split(0)
+        await truncated_and_trimmed(client, stream, 0)
+        async with work(client, seen.process, stop_at_end=True) as worker:
+            assert await worker.wait(20) == "all shards are done"
+        assert seen.count == (40 if why == "consumed" else 0)
