@@ -19,7 +19,7 @@ from dlog.meta.holds import Hold
 from dlog.meta.layout import Layout
 from dlog.meta.listed import Point, Segment
 from dlog.meta.stream_holds import read_all_holds
-from dlog.reader.places import find_head_seq, find_last_id, find_tail
+from dlog.reader.places import LastMessage, find_head_seq, find_last_message, find_tail
 from dlog.reader.segments import SegmentView, by_the_newest_list, header_of
 
 
@@ -33,7 +33,7 @@ def _describe(view: SegmentView, holds: tuple[Hold, ...]) -> Procedure[LogDescri
     meta = view.meta
     segments = yield from segments_of(view)
     tail = yield from find_tail(view)
-    last_id: MessageId | None = yield from find_last_id(view)
+    last: LastMessage | None = yield from find_last_message(view, checks_ends=True)
     head_seq = yield from find_head_seq(view)
     writer = meta.writer
     return LogDescription(
@@ -49,7 +49,8 @@ def _describe(view: SegmentView, holds: tuple[Hold, ...]) -> Procedure[LogDescri
         digest=meta.digest,
         head_seq=head_seq,
         next_seq=tail.next_seq,
-        tail=last_id,
+        tail=None if last is None else last.id,
+        last_time_us=None if last is None else last.time_us,
         messages=max(0, tail.next_seq - head_seq),
         bytes=sum(segment.bytes or 0 for segment in segments),
         ledger_floor=meta.ledger_floor,
@@ -86,10 +87,7 @@ def _summarize(view: SegmentView) -> Procedure[LogSummary]:
     tail = yield from find_tail(view)
     head_seq = yield from find_head_seq(view)
     segments, size = yield from view.count_left()
-    last_time_us = None
-    if tail.entered is not None and tail.last_entry >= 0:
-        header = yield from header_of(tail.entered.segment.ledger_id, tail.last_entry)
-        last_time_us = max(header.last_timestamp_us, tail.entered.segment.not_before_us)
+    last = yield from find_last_message(view)
     return LogSummary(
         name=view.name,
         state=meta.state.value,
@@ -100,7 +98,7 @@ def _summarize(view: SegmentView) -> Procedure[LogSummary]:
         bytes=size,
         next_seq=tail.next_seq,
         writer=None if meta.writer is None else meta.writer.name,
-        last_time_us=last_time_us,
+        last_time_us=None if last is None else last.time_us,
     )
 
 

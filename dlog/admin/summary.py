@@ -53,7 +53,7 @@ class LogSummary:
     bytes: int  # of sealed segments
     next_seq: int
     writer: str | None
-    last_time_us: int | None
+    last_time_us: int | None  # of the last message; None where none is left
 
 
 def unreadable(name: str) -> LogSummary:
@@ -121,7 +121,8 @@ class LogDescription:
     digest: str
     head_seq: int
     next_seq: int
-    tail: MessageId | None
+    tail: MessageId | None  # the last message; None where none is left
+    last_time_us: int | None  # when that was written
     messages: int
     bytes: int
     ledger_floor: int

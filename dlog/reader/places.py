@@ -17,7 +17,7 @@ from dlog.errors import ConfigError, NotFound, Truncated, Unavailable
 from dlog.ids import MessageId, Position
 from dlog.meta.listed import Segment
 from dlog.reader.segments import Entered, SegmentView, ends_short, header_of, last_entry_of
-from dlog.wire.batch import Header, decode
+from dlog.wire.batch import Header, decode, decode_header
 from dlog.writer.segments import SEAM_ENTRY
 
 Start = str | int | MessageId | Position | datetime
@@ -50,6 +50,15 @@ class Tail:
         if self.entered is None or place.number is None:
             return False
         return (place.number, place.entry_id) > (self.entered.segment.number, self.last_entry)
+
+
+@dataclass(frozen=True, slots=True)
+class LastMessage:
+    """Of those that are left in a log. `bytes`: what a message takes in its entry."""
+
+    id: MessageId
+    time_us: int
+    bytes: float
 
 
 def check_start(start: object, what: str = "start") -> Start:
@@ -87,23 +96,36 @@ def find_tail(view: SegmentView) -> Procedure[Tail]:
 
 
 def find_last_id(view: SegmentView) -> Procedure[MessageId | None]:
-    """The last message of the log, None when none is left in it. The view must be fresh."""
+    """The last message of the log, None when none is left in it; `Corrupt` where a segment ends
+    before what it is listed with. The view must be fresh."""
+    last = yield from find_last_message(view, checks_ends=True)
+    return None if last is None else last.id
+
+
+def find_last_message(
+    view: SegmentView, *, checks_ends: bool = False
+) -> Procedure[LastMessage | None]:
+    """None when none is left in the log. The view must be fresh."""
     entered = yield from view.last_entered()
     while entered is not None and not view.meta.truncate_before.covers(entered.segment):
         ledger_id = entered.segment.ledger_id
-        entry_id = yield from last_entry_of(view, entered)
-        is_last = True
-        while entry_id >= SEAM_ENTRY:
-            header = yield from header_of(ledger_id, entry_id)
-            if is_last:
+        last_entry = yield from last_entry_of(view, entered)
+        for entry_id in range(last_entry, SEAM_ENTRY - 1, -1):
+            (raw,) = yield ReadRun(ledger_id, entry_id, entry_id, 1)
+            header = decode_header(raw, where=f"ledger {ledger_id} entry {entry_id}")
+            if checks_ends and entry_id == last_entry:
                 _check_end(view, entered, header)
-                is_last = False
             if header.count > 0:
                 last = MessageId(ledger_id, entry_id, header.count - 1)
                 seq = entered.base_seq + header.first_seq + header.count - 1
-                return None if view.meta.truncate_before.is_past(seq, *last) else last
-            entry_id -= 1
+                if view.meta.truncate_before.is_past(seq, *last):
+                    return None
+                time_us = max(header.last_timestamp_us, entered.segment.not_before_us)
+                return LastMessage(last, time_us, len(raw) / header.count)
         segment = yield from view.before(entered.segment.number)
+        if segment is not None and segment.sealed is not None:
+            # Any number of segments without a message may stand between.
+            segment = yield from sealed_with(view, segment.sealed.next_seq - 1)
         entered = None if segment is None else (yield from view.enter(segment))
     return None
 

@@ -25,7 +25,6 @@ def command(settings: Settings, log: str, output: str) -> None:
     writer = "nobody now"
     if found.writer is not None:
         writer = f"{found.writer.name}, since {moment_text(found.writer.since_us)}"
-    times_us = [each.last_time_us for each in found.segments if each.last_time_us is not None]
     pairs: list[tuple[str, object]] = [
         ("log", found.name),
         ("uid", found.uid),
@@ -39,7 +38,7 @@ def command(settings: Settings, log: str, output: str) -> None:
             "tail",
             "nothing yet" if found.tail is None else f"{found.tail}, seq {found.next_seq - 1}",
         ),
-        ("last message", moment_text(times_us[-1] if times_us else None)),
+        ("last message", moment_text(found.last_time_us)),
         ("options", " ".join(f"{name}={value}" for name, value in found.options.items())),
         ("next segment", found.next_number),
         ("ledger id floor", found.ledger_floor),

@@ -12,6 +12,7 @@ from dlog.errors import ConfigError, Corrupt, NotFound, Truncated
 from dlog.ids import MessageId, Position
 from dlog.meta.listed import Point
 from dlog.reader.places import (
+    LastMessage,
     Place,
     Start,
     Tail,
@@ -19,6 +20,7 @@ from dlog.reader.places import (
     find_head,
     find_head_seq,
     find_last_id,
+    find_last_message,
     find_tail,
     locate,
 )
@@ -177,6 +179,29 @@ def test_head_and_tail() -> None:
     assert found(log, "earliest") == Place(1, 1, 0, 0)
     assert found(log, "latest") == Place(7, len(log.ledgers[70]), 0, end)
     assert log.run(find_last_id(log.view())) == log.messages[-1].id
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_last_message_stands_behind_any_number_of_segments_without_one(is_open: bool) -> None:
+    log = SmallLog()
+    log.begin(at_us=10)
+    log.write(20, 30)
+    log.control(40)
+    log.seal()
+    for number in range(200):
+        log.begin(at_us=100 + number)
+        if number % 3 == 0:
+            log.control(100 + number)
+        if number < 199 or not is_open:
+            log.seal()
+    log.page(80)
+    view = log.view()
+    last = log.run(find_last_message(view))
+    size = len(log.ledgers[10][2]) / 2
+    assert last == LastMessage(log.messages[-1].id, 30, size) == LastMessage((10, 2, 1), 30, size)
+    assert len(log.asked) < 20
+    log.truncate(Point(seq=2))
+    assert log.run(find_last_message(log.view())) is None
 
 
 def test_the_tail_is_before_what_is_behind_it_only() -> None:
