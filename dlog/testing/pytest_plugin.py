@@ -3,6 +3,7 @@ words. Loads nothing until a simulated test runs."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("dlog", "simulated histories of logs")
     group.addoption(
-        "--dlog-histories", type=int, metavar="N", help="run N histories of each simulated test"
+        "--dlog-histories", type=_count, metavar="N", help="run N histories of each simulated test"
     )
     group.addoption("--dlog-seed", type=int, metavar="SEED", help="the first of them (default: 0)")
     group.addoption(
@@ -22,6 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--dlog-shrink", type=float, metavar="S", help="make a failure small for S seconds at most"
     )
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} runs nothing: give a number from 1 on")
+    return int(text)
 
 
 @pytest.hookimpl(hookwrapper=True)

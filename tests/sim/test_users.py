@@ -10,6 +10,7 @@ import sys
 import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,71 @@ def test_a_failure_nobody_heard_fails() -> None:
         del task
 
     assert "unheard" in str(_failure(test))
+
+
+async def _fail() -> None:
+    raise ValueError("unheard")
+
+
+@pytest.mark.parametrize("where", ["held", "another process", "a task of another process"])
+def test_a_failure_that_is_held_and_nobody_awaited_fails(where: str) -> None:
+    held: list[object] = []
+
+    async def begin() -> None:
+        held.append(asyncio.create_task(_fail()))
+        await asyncio.sleep(0.1)
+
+    async def test(sim: Simulation) -> None:
+        match where:
+            case "held":
+                held.append(asyncio.create_task(_fail()))
+            case "another process":
+                held.append(sim.start(_fail(), name="another"))
+            case _:
+                await sim.start(begin(), name="another").result()
+        await asyncio.sleep(1)
+
+    assert "never awaited: ValueError('unheard')" in str(_failure(test))
+
+
+def test_a_failure_of_another_process_that_nobody_held_fails() -> None:
+    async def test(sim: Simulation) -> None:
+        sim.start(_fail(), name="another")
+        await asyncio.sleep(1)
+
+    assert "unheard" in str(_failure(test))
+
+
+def test_what_was_heard_or_killed_does_not_fail() -> None:
+    async def test(sim: Simulation) -> None:
+        heard = sim.start(_fail(), name="heard")
+        with pytest.raises(ValueError, match="unheard"):
+            await heard.result()
+        (told,) = await asyncio.gather(_fail(), return_exceptions=True)
+        assert isinstance(told, ValueError)
+        killed = sim.start(_fail(), name="killed")
+        await asyncio.sleep(1)
+        killed.kill()
+
+    _, error = run_history(test, of_seed(0))
+    assert error is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"histories": 0}, {"histories": -1}, {"histories": 2.5}, {"bookies": 0}, {"troubles": "some"}],
+    ids=str,
+)
+def test_what_would_run_nothing_is_refused(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(dlog.ConfigError, match=f"{name}="):
+        simulate(**given)
+
+
+def test_options_that_would_run_nothing_are_refused(hasty: Path) -> None:
+    told = _pytest(hasty, "--dlog-histories", "0")
+    assert "--dlog-histories" in told
+    assert "passed" not in told
 
 
 def test_threads_are_refused() -> None:

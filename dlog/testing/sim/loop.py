@@ -45,6 +45,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.connect: Connect | None = None
         self.on_thread: OnThread | None = None  # what simulates other threads
         self.unheard: list[dict[str, Any]] = []  # what nobody caught
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None  # where somebody wants them
         self.turns = 0
         self._ready: deque[asyncio.Handle] = deque()
         self._arrived: list[asyncio.Handle] = []
@@ -182,8 +183,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         if context is None:
-            return asyncio.Task(coro, loop=self, name=name)  # type: ignore[arg-type]
-        return asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+            task = asyncio.Task(coro, loop=self, name=name)  # type: ignore[arg-type]
+        else:
+            task = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        if self.tasks is not None:
+            self.tasks.add(task)
+        return task
 
     def get_task_factory(self) -> None:
         return None

@@ -178,8 +178,19 @@ class LoopProcess:
         return [
             *self.loop.left(),
             *map(repr, self.stack.open),
-            *(f"unheard: {_told(each)}" for each in self.loop.unheard),
+            *self.unheard(),
         ]
+
+    def unheard(self) -> list[str]:
+        """What went wrong, and nobody caught or awaited. Of a task that somebody still holds
+        asyncio would tell when it is collected; here its loop has to know its tasks."""
+        told = [f"unheard: {_told(each)}" for each in self.loop.unheard]
+        done = [each for each in self.loop.tasks or () if each.done() and not each.cancelled()]
+        failed = [each for each in done if each._log_traceback]
+        for each in failed:
+            each._log_traceback = False  # told here
+        held = [f"{each.exception()!r} in {each.get_name()} of {self.name}" for each in failed]
+        return [*told, *sorted(f"unheard: never awaited: {each}" for each in held)]
 
     def dispose(self) -> None:
         """Its memory goes; nobody hears of it."""

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import traceback
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Literal
 
@@ -223,6 +224,7 @@ class Simulation:
 
     def _new_process(self, name: str) -> LoopProcess:
         process = self.cluster.process(name)
+        process.loop.tasks = weakref.WeakSet()
         PROCESSES[process.loop] = process
         return process
 
@@ -289,7 +291,10 @@ def _end_of(task: asyncio.Task[None]) -> BaseException | None:
 def _check_left(sim: Simulation, unheard: list[str]) -> None:
     sim.world.run(until_ms=sim.world.now_ms + 1_000.0)
     gc.collect(0)
-    left = [] if not sim.process.is_alive else sim.process.left()
+    # What a process did before it was killed tells nothing.
+    alive = [each for each in sim.cluster.processes.values() if each.is_alive]
+    left = sim.process.left() if sim.process in alive else []
+    unheard += [told for each in alive if each is not sim.process for told in each.unheard()]
     if left or unheard:
         raise Violation("left behind", "; ".join([*left, *unheard][:5]))
 

@@ -29,8 +29,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, get_args
 
+from dlog.errors import ConfigError
 from dlog.testing.sim import story
 from dlog.testing.sim.shrink import Shrunk, shrink
 from dlog.testing.sim.simulation import (
@@ -82,6 +83,11 @@ def simulate(
     pytest's fixtures. `troubles` that come by themselves: of bookies and connections, which dlog
     bears without an error; `"all"`: also the metadata store's, which programs get to see; `"none"`:
     only what the test asks for."""
+    for name, number in (("histories", histories), ("bookies", bookies)):
+        if type(number) is not int or number < 1:
+            raise ConfigError(f"{name}={number!r}: a number from 1 on")
+    if troubles not in get_args(Troubles):
+        raise ConfigError(f"troubles={troubles!r}: one of {', '.join(get_args(Troubles))}")
 
     def make(test: Test) -> Callable[..., None]:
         parameters = list(inspect.signature(test).parameters.values())
@@ -123,7 +129,7 @@ def _run_all(test: Test, name: str, histories: int, troubles: Troubles, bookies:
         if error is not None:
             raise HistoryFailed(_report(name, "the given tape", values, run, None)) from error
         return
-    count = PLAN.histories or histories
+    count = histories if PLAN.histories is None else PLAN.histories
     for seed in range(PLAN.seed, PLAN.seed + count):
         chance = of_seed(seed)
         _, error = run(chance, False)
