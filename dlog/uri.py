@@ -43,6 +43,7 @@ _DEFAULTS = ClientOptions()
 _FIELDS = dataclasses.fields(ClientOptions)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _PORT_DEFAULT = "2181"
+_UNSHOWN = re.compile(r"[%?#\x00-\x1f\x7f\udc80-\udcff]|^ | $")
 _DIGITS_MAX = 18  # more would not be any option's, and thousands are more than `int` takes
 
 
@@ -68,7 +69,7 @@ class Url:
     def where(self) -> str:
         """The place itself, without how one gets in: text to compare, and a URL still."""
         if self.scheme != "zk":
-            return f"{self.scheme}:{self.place}"
+            return f"{self.scheme}:{_quoted(self.place)}"
         hosts = ",".join(sorted(self.hosts.lower().split(",")))
         ledgers = self.options.ledgers
         query = "" if ledgers == _DEFAULTS.ledgers else f"?ledgers={quote(ledgers)}"
@@ -76,7 +77,7 @@ class Url:
 
     def __str__(self) -> str:
         if self.scheme != "zk":
-            return f"{self.scheme}:{self.place}"
+            return f"{self.scheme}:{_quoted(self.place)}"
         told = []
         for name, kind in _OF_CLUSTERS.items():
             value = getattr(self.options, name)
@@ -98,7 +99,8 @@ def parse(text: str) -> Url:
     place, _, query = rest.partition("?")
     if "#" in text:
         raise ConfigError(f"a URL of a log has no fragment (#): {text[:80]!r}")
-    place = unquote(place)
+    # A directory's name is bytes, whatever they say.
+    place = unquote(place, errors="surrogateescape" if scheme == "file" else "replace")
     options = _parameters(query, scheme)
     if scheme == "file":
         return Url(scheme, str(_file_path(place)), options)
@@ -107,6 +109,12 @@ def parse(text: str) -> Url:
     if not place or not place.isprintable() or "/" in place:
         raise ConfigError(f"memory: takes a name, as memory:test, not {place!r}")
     return Url(scheme, place, options)
+
+
+def _quoted(place: str) -> str:
+    """As `parse` reads it back: what would end the place, or be read as something else, is quoted,
+    and so is what does not show. The rest stays as people write it."""
+    return _UNSHOWN.sub(lambda found: quote(found[0], safe="", errors="surrogateescape"), place)
 
 
 def _zookeeper_place(place: str) -> str:
@@ -141,9 +149,12 @@ def _file_path(place: str) -> Path:
     except UnicodeEncodeError:
         raise ConfigError(f"file: no directory has such a name: {place[:80]!r}") from None
     try:
-        return Path(place).expanduser().absolute()
+        directory = Path(place).expanduser().absolute()
     except RuntimeError:
         raise ConfigError(f"file: there is no such home directory: {place!r}") from None
+    if directory.root == "//":  # shown, a host would follow
+        return Path("/", *directory.parts[1:])
+    return directory
 
 
 def _parameters(query: str, scheme: str) -> ClientOptions:
@@ -215,7 +226,8 @@ def _secrets(given: Mapping[str, Any]) -> dict[str, Secret]:
 def resolve(text: str | None, client_options: Mapping[str, Any] | None = None) -> Url:
     """What the user gave, else the environment's, else the user's own data directory. Options given
     by keyword win over the URL's."""
-    url = parse(text or os.environ.get(ENV_URL) or f"file:{user_data_directory()}")
+    default = f"file:{_quoted(str(user_data_directory()))}"
+    url = parse(text or os.environ.get(ENV_URL) or default)
     given = dict(client_options or {})
     if url.scheme != "zk":
         if strange := sorted(given.keys() & {*_OF_CLUSTERS, *SECRET_OPTIONS, "unsafe_open_nodes"}):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dlog
 from dlog.backends import _open_cluster
 from dlog.errors import ConfigError, Unsupported
 from dlog.metrics import NO_METRICS
@@ -25,6 +28,10 @@ from dlog.uri import ENV_URL, Url, parse, resolve, user_data_directory
         ("FILE:/data", "/data"),
         ("file:/a%20b", "/a b"),
         ("file:/a%3Fb", "/a?b"),
+        ("file:/a%2541", "/a%41"),
+        ("file:/a%0Ab", "/a\nb"),
+        ("file:/a%FFb", "/a\udcffb"),
+        ("file:////a", "/a"),
     ],
 )
 def test_file_urls(text: str, place: str) -> None:
@@ -153,6 +160,39 @@ def test_any_rest_is_a_url_or_a_typed_error(scheme: str, rest: str) -> None:
     except ConfigError:
         return
     assert url.place
+    assert parse(str(url)).place == url.place
+    if scheme != "zk:" and scheme != "zk://h/":  # where hosts are sorted
+        assert parse(url.where) == Url(url.scheme, url.place, ClientOptions())
+
+
+@given(name=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
+def test_a_url_that_is_shown_leads_to_the_same_directory(name: str) -> None:
+    url = parse(f"file:/data/{quote(name, safe='')}")
+    assert url.place == str(Path("/data/" + name).absolute())
+    for shown in (str(url), url.where):
+        assert parse(shown).place == url.place
+
+
+@pytest.mark.parametrize(
+    "name", ["%41", "a%2Fb", "a?b=c", "a#b", "a b", " a ", "\n", "%25", "ä", "\udcff"]
+)
+def test_a_client_shows_the_url_that_leads_to_it(name: str, tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/{quote(name, errors='surrogateescape')}"
+    with dlog.open_writer("log", url=url) as log:
+        log.append(b"here")
+    assert [os.fsdecode(each) for each in os.listdir(os.fsencode(tmp_path))] == [name]
+    with dlog.connect(url) as client, dlog.connect(client.url) as again:
+        with again.open_reader("log") as reader:
+            assert [message.value for message in reader] == [b"here"]
+        assert again.url == client.url
+
+
+def test_the_users_own_directory_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENV_URL, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "%41"))
+    assert Path(resolve(None).place) == user_data_directory()
 
 
 def test_given_wins_over_environment_over_default(
