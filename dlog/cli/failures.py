@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from dlog import errors
 from dlog.cli.escape import printable
+from dlog.cli.output import ERRORS
 
 if TYPE_CHECKING:
     from dlog.cli.shared import Settings
@@ -84,7 +86,7 @@ def report(error: BaseException, *, debug: bool, lists: str | None = None) -> in
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    say(describe(error, lists))
+    say_somewhere(describe(error, lists))
     return code_of(error)
 
 
@@ -126,3 +128,11 @@ def code_of(error: BaseException) -> int:
 def say(line: str) -> None:
     """One line for people, on standard error, with nothing in it that a terminal would obey."""
     print(f"dlog: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def say_somewhere(line: str) -> None:
+    """Why a command failed, and how far it came; where standard error is lost, on the other one."""
+    say(line)
+    if ERRORS.error is not None:
+        with suppress(OSError):
+            print(f"dlog: {printable(line)}", flush=True)

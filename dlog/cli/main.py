@@ -16,6 +16,7 @@ import click
 
 from dlog._version import __version__
 from dlog.cli import failures
+from dlog.cli.output import Unheard, flush, take_standard_streams, told
 from dlog.cli.shared import Settings, common_options
 
 # name -> (module below dlog.cli.commands, what `dlog --help` says about it)
@@ -49,7 +50,7 @@ COMMANDS = {
 
 EXIT_CODES = """\b
 Exit codes:
-  0    done; also when whoever read our output stopped early
+  0    done; also when whoever read what a command only tells stopped early
   1    failed; the line on standard error says why and what to do
   2    wrong usage: arguments, options or URL
   3    there is no such log or message
@@ -115,36 +116,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     settings = Settings()
     if argv is None:  # the program itself, not a caller in Python
+        take_standard_streams(settings.output)
         sys.excepthook = functools.partial(failures.report_fault, settings)
+    code = _outcome(arguments, settings)
+    flush(settings.output)
+    lost = settings.output.error
+    if code != failures.OK or lost is None:
+        return code  # a failure was told already
+    if settings.output.is_left and settings.output.unheard is Unheard.DONE:
+        return failures.OK
+    failures.say(told(lost))
+    return failures.FAILED
+
+
+def _outcome(arguments: Iterable[str], settings: Settings) -> int:
     try:
         with _sigterm_as_an_exception():
-            code = _run(arguments, settings)
-            sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        _let_go_of_stdout()
-        return failures.OK
+            return _run(arguments, settings)
     except failures.EXPECTED as error:
-        code = failures.report(error, debug=settings.debug, lists=settings.lists)
-        try:
-            sys.stdout.flush()
-        except OSError:  # the very thing that was reported, or nobody reads any more
-            _let_go_of_stdout()
-        return code
+        if error is settings.output.error:
+            return failures.OK  # so far: it is told at the end
+        return failures.report(error, debug=settings.debug, lists=settings.lists)
 
 
 def _run(arguments: Iterable[str], settings: Settings) -> int:
     # Not click's own main: it turns a broken pipe into exit code 1 and Ctrl-C into 1.
     with program.make_context("dlog", list(arguments), obj=settings) as context:
-        told = program.invoke(context)
-    return told if isinstance(told, int) else failures.OK
-
-
-def _let_go_of_stdout() -> None:
-    """What is still buffered can go nowhere; Python must not complain about it at exit."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):  # stdout has no file (a test's buffer): nothing to let go of
-        return
+        code = program.invoke(context)
+    return code if isinstance(code, int) else failures.OK

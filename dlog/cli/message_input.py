@@ -40,24 +40,36 @@ class Draft:
     event_time_us: int | None = None
 
 
+@dataclass(slots=True)
+class At:
+    """Where the message stands that was given last."""
+
+    name: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}, line {self.line}" if self.line else self.name
+
+
 Parse = Callable[[bytes], Draft]
 
 
-def drafts(stream: BinaryIO, name: str, parse: Parse) -> Iterator[Draft]:
+def drafts(stream: BinaryIO, name: str, parse: Parse, at: At) -> Iterator[Draft]:
     """One draft per line; `BadInput` names the line it stopped at."""
-    number = 0
+    at.name, at.line = name, 0
     while line := stream.readline(LINE_BYTES_MAX):
-        number += 1
+        at.line += 1
         if not line.endswith(b"\n") and len(line) == LINE_BYTES_MAX:
-            raise BadInput(f"{name}, line {number}: longer than {LINE_BYTES_MAX} bytes")
+            raise BadInput(f"{at}: longer than {LINE_BYTES_MAX} bytes")
         try:
             yield parse(line.removesuffix(b"\n"))
         except ValueError as error:
-            raise BadInput(f"{name}, line {number}: {error}") from None
+            raise BadInput(f"{at}: {error}") from None
 
 
-def whole(stream: BinaryIO, name: str) -> Iterator[Draft]:
+def whole(stream: BinaryIO, name: str, at: At) -> Iterator[Draft]:
     """All that is in the stream, as one draft."""
+    at.name, at.line = name, 0
     value = stream.read(LINE_BYTES_MAX)
     if len(value) == LINE_BYTES_MAX:
         raise BadInput(f"{name}: longer than {LINE_BYTES_MAX} bytes, too large for one message")
@@ -174,4 +186,14 @@ def parse_header(text: str) -> tuple[str, bytes]:
     name, found, value = text.partition("=")
     if not found or not name:
         raise ValueError(f"a header reads name=value, not {text!r}")
+    if not _is_text(name):
+        raise ValueError(f"a header's name is UTF-8, not {name!r}")
     return name, value.encode("utf-8", "surrogateescape")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from dlog.cli.output import Output, Unheard
 
 if TYPE_CHECKING:
     from dlog import Client
@@ -22,6 +24,7 @@ class Settings:
     url: str | None = None
     debug: bool = False
     verbosity: int = 0
+    output: Output = field(default_factory=Output)
     lists: str | None = None
     """What to do about something that is not there, where that is no log."""
 
@@ -49,6 +52,20 @@ def common_options(function: Function) -> Callable[..., Any]:
         settings.url = settings.url if url is None else url
         settings.verbosity += verbose
         settings.debug |= debug
+        if not isinstance(click.get_current_context().command, click.Group):
+            settings.output.unheard = Unheard.FINISH
+        return function(settings=settings, **rest)
+
+    return wrapped
+
+
+def only_tells(function: Function) -> Callable[..., Any]:
+    """Marks a command, below `common_options`, that changes and judges nothing: it is done when
+    nobody reads its output any more."""
+
+    @functools.wraps(function)
+    def wrapped(settings: Settings, **rest: Any) -> Any:
+        settings.output.unheard = Unheard.DONE
         return function(settings=settings, **rest)
 
     return wrapped

@@ -15,6 +15,8 @@ from dlog.cli.failures import USAGE, Told
 @contextmanager
 def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     """What is written becomes `path` when the block ends well, and goes away when it does not."""
+    if path.is_dir():
+        raise Told(f"{path} is a directory", USAGE)
     if path.exists() and not replace:
         raise Told(f"{path} is there already; --force replaces it", USAGE)
     part = path.with_name(f".{path.name}.{SYSTEM_CHANCE.token()[:8]}.part")

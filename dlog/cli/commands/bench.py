@@ -18,7 +18,7 @@ import click
 from dlog.chance import SYSTEM_CHANCE
 from dlog.cli import draw, moments
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options
+from dlog.cli.shared import Settings, common_options, only_tells
 
 if TYPE_CHECKING:
     from dlog import Client
@@ -54,6 +54,7 @@ class Figures:
 @click.option("--seconds", type=moments.span, default="5s", metavar="SPAN", help="Most per step.")
 @click.option("--codec", type=click.Choice(["none", "lz4", "zstd"]), default="none")
 @common_options
+@only_tells
 def command(settings: Settings, messages: int, size: int, seconds: timedelta, codec: str) -> None:
     """Measure writing and reading at the URL, in a log that is removed afterwards.
 

@@ -12,7 +12,7 @@ from dlog.cli.escape import printable
 from dlog.cli.failures import NOT_FOUND, Told, say
 from dlog.cli.moments import moment_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 from dlog.errors import ConfigError, NotFound
 
 COLUMNS = (
@@ -42,6 +42,7 @@ def command() -> None:
 @click.option("--version", type=int, metavar="N", help="An older version.")
 @output_option
 @common_options
+@only_tells
 def get(settings: Settings, name: str, version: int | None, output: str) -> None:
     """Show what document NAME says, and whether programs of this release would take it."""
     with settings.connect() as client:
@@ -152,6 +153,7 @@ def _content(file: str) -> Any:
 @click.argument("name")
 @output_option
 @common_options
+@only_tells
 def history(settings: Settings, name: str, output: str) -> None:
     """List the versions of document NAME that are kept, newest first."""
     with settings.connect() as client:

@@ -8,13 +8,14 @@ from dlog.cli import draw
 from dlog.cli.commands import segments
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 
 
 @click.command("describe")
 @click.argument("log")
 @output_option
 @common_options
+@only_tells
 def command(settings: Settings, log: str, output: str) -> None:
     """Say everything about LOG: state, writer, options, head, tail and segments."""
     with settings.connect() as client:

@@ -12,6 +12,7 @@ import click
 
 from dlog.cli import message_text
 from dlog.cli.failures import say
+from dlog.cli.output import Unheard
 from dlog.cli.shared import Settings, common_options
 from dlog.cli.whole_file import whole_file
 from dlog.cli.window import window_of, window_options
@@ -56,6 +57,8 @@ def command(
     if form == "parquet" and not to_file:
         raise click.UsageError("Parquet goes to a file: -o FILE")
     write = _WAYS[form]
+    if not to_file:
+        settings.output.unheard = Unheard.DONE
     with settings.connect() as client:
         start = "earliest" if window.start is None else window.start
         with client.open_reader(log, start=start, end=window.end) as reader:

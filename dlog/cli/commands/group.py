@@ -19,7 +19,7 @@ from dlog.cli.group_waits import show_waits, waits_of
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import plain, print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 from dlog.errors import NotFound
 from dlog.ids import MessageId
 from dlog.limits import GROUP_WORKERS_MAX
@@ -79,6 +79,7 @@ def command() -> None:
 @click.argument("stream", required=False)
 @output_option
 @common_options
+@only_tells
 def ls(settings: Settings, stream: str | None, output: str) -> None:
     """List the groups, or those of STREAM. With -o json, one object a line."""
     with settings.connect() as client:
@@ -98,6 +99,7 @@ SHARED_OUT = {"count": "by number", "lag": "by lag", "bytes": "by the bytes that
 @click.argument("stream")
 @output_option
 @common_options
+@only_tells
 def describe(settings: Settings, name: str, stream: str, output: str) -> None:
     """Say who is in GROUP, which shard of STREAM each of its workers has, how far each shard is
     done, and what is waited for."""
@@ -153,6 +155,7 @@ def next_seq_text(checkpoint: Checkpoint | None) -> str:
 @click.argument("stream")
 @output_option
 @common_options
+@only_tells
 def lag(settings: Settings, name: str, stream: str, output: str) -> None:
     """Say how far GROUP is behind in each shard: behind its checkpoint, which is written every few
     seconds, so that a group at work is nearer than that.
@@ -210,6 +213,7 @@ def _lag_cells(shards: Sequence[ShardStanding]) -> tuple[str, str, str]:
 )
 @output_option
 @common_options
+@only_tells
 def members(
     settings: Settings, name: str, stream: str, watch: timedelta | None, output: str
 ) -> None:
@@ -268,6 +272,7 @@ def _some(names: Sequence[str]) -> str:
 @click.option("--domain", help="What the workers that would come fail together with.")
 @output_option
 @common_options
+@only_tells
 def plan(
     settings: Settings,
     name: str,

@@ -9,7 +9,7 @@ from dlog.cli.failures import say
 from dlog.cli.moments import moment_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 
 COLUMNS = (
     draw.Column("HOLD"),
@@ -33,6 +33,7 @@ def command() -> None:
 @click.argument("log")
 @output_option
 @common_options
+@only_tells
 def ls(settings: Settings, log: str, output: str) -> None:
     """List the holds of LOG. With -o json, one object a line."""
     with settings.connect() as client:

@@ -9,7 +9,7 @@ from dlog.cli.failures import OK, Told
 from dlog.cli.lost import unlisted_told
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 
 COLUMNS = (
     draw.Column("LOG"),
@@ -27,6 +27,7 @@ COLUMNS = (
 @click.argument("prefix", default="")
 @output_option
 @common_options
+@only_tells
 def command(settings: Settings, prefix: str, output: str) -> int:
     """List the logs, or those whose names begin with PREFIX.
 

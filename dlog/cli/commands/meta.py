@@ -4,19 +4,25 @@ shows what it would do, and does it when told to."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from dlog.cli.agreed import agreed
-from dlog.cli.failures import describe, say
+from dlog.cli.failures import Told, describe, say
+from dlog.cli.output import Output, Unheard, check
+from dlog.cli.output import told as lost
 from dlog.cli.shared import Settings, common_options
 from dlog.cli.whole_file import whole_file
-from dlog.errors import DlogError, NotFound
+from dlog.errors import DlogError, Moved, NotFound
 
 if TYPE_CHECKING:
     from dlog import Client
+
+MORE_BYTES = 65_536  # in the document of a log that left: where to, and by whose hand
 
 
 @click.group("meta")
@@ -64,12 +70,40 @@ def export(
         raise click.UsageError("--retarget goes with --freeze")
     with settings.connect() as client:
         if to is None:
-            _write(client.admin.export_meta(log), output, force)
+            settings.output.unheard = Unheard.DONE
+            with _target(output, force) as file:
+                file.write(client.admin.export_meta(log))
             return
         _tell_plan(client, log, to)
         agreed(yes, f"Let {log} leave for {to}?", otherwise="nothing was changed")
-        _write(client.admin.move_meta(log, to, retarget=retarget), output, force)
+        has_left = False
+        try:
+            with _target(output, force) as file:
+                _take_room(client, log, file, settings.output, is_file=output != "-")
+                document = client.admin.move_meta(log, to, retarget=retarget)
+                has_left = True
+                file.write(document)
+                if output != "-":
+                    file.truncate()
+        except OSError as error:
+            if not has_left:
+                raise
+            settings.output.error = settings.output.error or error
+        if settings.output.error is not None:
+            why = lost(settings.output.error) if output == "-" else describe(settings.output.error)
+            told = f"{log} left for {to}, and its document is not written: {why}"
+            raise Told(f"{told}; the same command writes it again, to a file: -o FILE")
         say(f"{log} left for {to}: `dlog meta import` brings it there, from this document")
+
+
+@contextmanager
+def _target(output: str, force: bool) -> Iterator[BinaryIO]:
+    if output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    with whole_file(Path(output), replace=force) as file:
+        yield file
 
 
 def _tell_plan(client: Client, log: str, to: str) -> None:
@@ -97,17 +131,16 @@ def _tell_plan(client: Client, log: str, to: str) -> None:
     raise dlog.AlreadyExists(f"there is a log {log!r} at {to} already, epoch {there.epoch}")
 
 
-def _write(document: bytes, output: str, force: bool) -> None:
-    if output == "-":
-        _put(sys.stdout.buffer, document)
+def _take_room(client: Client, log: str, file: BinaryIO, output: Output, *, is_file: bool) -> None:
+    """What can be refused is, before the log leaves: on the disk of a file, room for a document
+    that is a little longer than it would be now."""
+    if not is_file:
+        check(output)
         return
-    with whole_file(Path(output), replace=force) as file:
-        _put(file, document)
-
-
-def _put(file: BinaryIO, document: bytes) -> None:
-    file.write(document)
-    file.flush()
+    with suppress(Moved):  # it left before, and is only written out once more
+        file.write(bytes(len(client.admin.export_meta(log)) + MORE_BYTES))
+        file.flush()
+        file.seek(0)
 
 
 @command.command("import")

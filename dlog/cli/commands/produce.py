@@ -3,19 +3,22 @@ acknowledged is counted message by message, so that an interrupted run says how 
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from dlog.cli import message_input
 from dlog.cli.failures import FAILED, Told, describe, say
+from dlog.cli.output import Unheard
+from dlog.cli.output import told as lost
 from dlog.cli.shared import Settings, common_options
 from dlog.cli.stream_messages import is_stream
-from dlog.errors import DlogError, TooLarge
+from dlog.errors import ConfigError, DlogError, TooLarge
 
 if TYPE_CHECKING:
     from dlog import Client, MessageId, StreamWriter, Ticket, Writer
@@ -50,6 +53,10 @@ class Tally:
         unknown = self.sent - self.acknowledged
         more = f", {unknown} without an answer" if unknown else ""
         return f"{self.acknowledged} of {self.sent} messages acknowledged{more}"
+
+    def told_with_id(self) -> str:
+        """Where the run ends early, so that no id is printed on standard output."""
+        return f"{self.told()}{'' if self.last_id is None else f', the last as {self.last_id}'}"
 
 
 @click.command("produce")
@@ -117,31 +124,44 @@ def command(
         extra = [message_input.parse_header(each) for each in headers]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    drafts = _drafts(files or ("-",), as_json, whole, key_separator)
+    settings.output.unheard = Unheard.STOP
+    at = message_input.At()
+    drafts = _drafts(files or ("-",), as_json, whole, key_separator, at)
     with settings.connect() as client:
         how = {"takeover": takeover, "owner": owner, "codec": codec, "linger_ms": linger_ms}
         with _writer(client, log, not no_create, how) as writer:
             tally = Tally()
             try:
-                _send(writer, drafts, extra, tally, sync and not quiet, sync)
+                _send(writer, drafts, at, extra, tally, sync and not quiet, sync)
             except KeyboardInterrupt:
                 writer.flush(timeout=INTERRUPTED_S)
                 tally.settle()
-                say(f"interrupted: {tally.told()}")
+                say(f"interrupted: {tally.told_with_id()}")
                 raise
-            except (message_input.BadInput, TooLarge) as error:
+            except message_input.BadInput as error:
                 # The input is at fault: all that was good goes out before we say so.
                 writer.flush()
                 tally.settle()
-                raise Told(f"{error}; {tally.told()}", FAILED) from error
+                raise Told(f"{error}; {tally.told_with_id()}", FAILED) from error
+            except OSError as error:  # ids cannot be printed: whoever reads them wants no more
+                writer.flush()
+                tally.settle()
+                raise Told(f"{lost(error)}; {tally.told_with_id()}", FAILED) from error
             except DlogError:
                 _count_what_came(tally)
-                say(tally.told())
+                say(tally.told_with_id())
                 raise
     if not quiet:
         if tally.last_id is not None and not sync:
-            click.echo(str(tally.last_id))
+            _print_last(tally)
         say(tally.told())
+
+
+def _print_last(tally: Tally) -> None:
+    try:
+        click.echo(str(tally.last_id))
+    except OSError as error:
+        raise Told(f"{lost(error)}; {tally.told_with_id()}", FAILED) from error
 
 
 def _writer(
@@ -153,7 +173,11 @@ def _writer(
 
 
 def _drafts(
-    files: tuple[str, ...], as_json: bool, whole: bool, key_separator: str | None
+    files: tuple[str, ...],
+    as_json: bool,
+    whole: bool,
+    key_separator: str | None,
+    at: message_input.At,
 ) -> Iterator[message_input.Draft]:
     parse: message_input.Parse = message_input.plain_line
     if as_json:
@@ -161,35 +185,42 @@ def _drafts(
     elif key_separator is not None:
         parse = message_input.separated_line(key_separator.encode("utf-8", "surrogateescape"))
     for name in files:
+        shown = "standard input" if name == "-" else name
         try:
             with ExitStack() as stack:
-                if name == "-":
-                    stream, shown = sys.stdin.buffer, "standard input"
-                else:
-                    stream, shown = stack.enter_context(open(name, "rb")), name
+                stream: BinaryIO = sys.stdin.buffer
+                if name != "-":
+                    stream = stack.enter_context(open(name, "rb"))
                 if whole:
-                    yield from message_input.whole(stream, shown)
+                    yield from message_input.whole(stream, shown, at)
                 else:
-                    yield from message_input.drafts(stream, shown, parse)
+                    yield from message_input.drafts(stream, shown, parse, at)
         except OSError as error:  # of the file: nothing of dlog runs inside this generator
-            raise message_input.BadInput(describe(error)) from error
+            why = error.strerror or describe(error)
+            if error.errno == errno.EBADF:
+                why = "it is closed"
+            raise message_input.BadInput(f"{shown}: {why}") from error
 
 
 def _send(
     writer: Writer | StreamWriter,
     drafts: Iterator[message_input.Draft],
+    at: message_input.At,
     extra: message_input.Headers,
     tally: Tally,
     print_ids: bool,
     sync: bool,
 ) -> None:
     for draft in drafts:
-        ticket = writer.submit(
-            draft.value,
-            key=draft.key,
-            headers=[*draft.headers, *extra] or None,
-            event_time=draft.event_time_us,
-        )
+        try:
+            ticket = writer.submit(
+                draft.value,
+                key=draft.key,
+                headers=[*draft.headers, *extra] or None,
+                event_time=draft.event_time_us,
+            )
+        except (ConfigError, TooLarge) as error:
+            raise message_input.BadInput(f"{at}: {describe(error)}") from error
         if sync:
             ticket.result()
         tally.add(ticket)

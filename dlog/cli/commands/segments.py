@@ -10,7 +10,7 @@ import click
 from dlog.cli import draw
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 
 if TYPE_CHECKING:
     from dlog import SegmentSummary
@@ -33,6 +33,7 @@ COLUMNS = (
 @click.argument("log")
 @output_option
 @common_options
+@only_tells
 def command(settings: Settings, log: str, output: str) -> None:
     """List the segments of LOG, the oldest first.
 

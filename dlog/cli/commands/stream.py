@@ -16,7 +16,7 @@ from dlog.cli.failures import say
 from dlog.cli.log_options import log_options
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 from dlog.errors import AlreadyExists
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def create(
 @click.argument("prefix", default="")
 @output_option
 @common_options
+@only_tells
 def ls(settings: Settings, prefix: str, output: str) -> None:
     """List the streams whose names begin with PREFIX. With -o json, one object a line."""
     with settings.connect() as client:
@@ -108,6 +109,7 @@ def ls(settings: Settings, prefix: str, output: str) -> None:
 @click.argument("name")
 @output_option
 @common_options
+@only_tells
 def describe(settings: Settings, name: str, output: str) -> None:
     """Say which shards NAME has: which part of the hash space each has, who came from whom, and
     where its log stands. A plain log is a stream of one shard."""

@@ -14,7 +14,7 @@ import click
 
 from dlog.cli import message_text
 from dlog.cli.failures import say
-from dlog.cli.shared import Settings, common_options
+from dlog.cli.shared import Settings, common_options, only_tells
 from dlog.cli.stream_messages import Sharded, is_stream, stream_runs
 from dlog.cli.window import SEQS, Window, window_of, window_options
 from dlog.errors import Truncated
@@ -59,6 +59,7 @@ class Wanted:
 @click.option("--separator", default="\\n", help="After each value of --output raw. [default: \\n]")
 @click.option("--force", is_flag=True, help="Raw bytes even onto a terminal.")
 @common_options
+@only_tells
 def command(
     settings: Settings,
     log: str,

@@ -17,7 +17,7 @@ from dlog.cli.failures import GROUPS_ADVICE
 from dlog.cli.group_top import GroupWatch, show_group
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 from dlog.clock import SYSTEM_CLOCK
 from dlog.errors import Timeout, Unavailable
 
@@ -76,6 +76,7 @@ class Look:
 @click.option("--group", metavar="NAME", help="Of a stream in place of a log: this group.")
 @output_option
 @common_options
+@only_tells
 def command(
     settings: Settings,
     log: str,

@@ -9,7 +9,7 @@ import click
 from dlog.cli import draw
 from dlog.cli.moments import moment_text
 from dlog.cli.plain import print_json
-from dlog.cli.shared import Settings, common_options, output_option
+from dlog.cli.shared import Settings, common_options, only_tells, output_option
 
 if TYPE_CHECKING:
     from dlog.admin.why import Diagnosis
@@ -29,6 +29,7 @@ COLUMNS = (
 @click.argument("log")
 @output_option
 @common_options
+@only_tells
 def command(settings: Settings, log: str, output: str) -> None:
     """Say what LOG waits for, as it can be seen from outside.
 

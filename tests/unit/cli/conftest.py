@@ -8,9 +8,10 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -54,6 +55,10 @@ class Shell:
         if "--debug" not in words:
             assert "Traceback" not in told.err
         return told
+
+    def dlog_on(self, streams: Sequence[IO[bytes]], *words: str) -> int:
+        """One command with these for its three streams; its exit code."""
+        return self._server.run_on(words, self.home, self.environment, streams, ANSWER_S)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """One command that goes on; the caller talks to it."""

@@ -76,6 +76,23 @@ class ForkServer:
             fed.result()
             return code, told[0].result(), told[1].result()
 
+    def run_on(
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        streams: Sequence[IO[bytes]],
+        timeout_s: float,
+    ) -> int:
+        """The exit code of `dlog` with these words and these three streams."""
+        pid = self._start(words, cwd, environment, streams)
+        self._socket.settimeout(timeout_s)
+        try:
+            return int(_read_line(self._socket))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+
     def _start(
         self,
         words: Sequence[str],
@@ -127,8 +144,8 @@ def _preload() -> None:
                 importlib.import_module(found.name)
 
 
-def _serve(connection: socket.socket) -> list[str]:
-    """Returns in each child, with the words of its command. The server itself exits here."""
+def _serve(connection: socket.socket) -> None:
+    """Returns in each child, whose `sys.argv` is its command. The server itself exits here."""
     while True:
         length, fds, _, _ = socket.recv_fds(connection, 4, 3)
         if not length:
@@ -141,7 +158,7 @@ def _serve(connection: socket.socket) -> list[str]:
         if child == 0:
             connection.close()
             _become(request, fds)
-            return list(request["words"])
+            return
         for fd in fds:
             os.close(fd)
         connection.sendall(b"%d\n" % child)
@@ -172,7 +189,7 @@ def _stream(fd: int, errors: str) -> io.TextIOWrapper:
 if __name__ == "__main__":
     _preload()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
-        _words = _serve(connection)
+        _serve(connection)
     from dlog.cli.main import main
 
-    sys.exit(main(_words))
+    sys.exit(main())

@@ -14,7 +14,7 @@ from dlog.cli.message_input import BadInput, Draft, drafts, json_line, plain_lin
 
 
 def _all(raw: bytes, parse: message_input.Parse) -> list[Draft]:
-    return list(drafts(io.BytesIO(raw), "in", parse))
+    return list(drafts(io.BytesIO(raw), "in", parse, message_input.At()))
 
 
 @given(st.lists(st.binary().map(lambda raw: raw.replace(b"\n", b""))))
@@ -39,7 +39,7 @@ def test_a_line_without_end_is_refused_before_it_fills_memory(
     with pytest.raises(BadInput, match="in, line 2: longer than 8 bytes"):
         _all(b"1\n123456789\n", plain_line)
     with pytest.raises(BadInput, match="in: longer than 8 bytes"):
-        list(message_input.whole(io.BytesIO(b"12345678"), "in"))
+        list(message_input.whole(io.BytesIO(b"12345678"), "in", message_input.At()))
 
 
 def test_the_first_separator_splits() -> None:

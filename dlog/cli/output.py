@@ -1,0 +1,126 @@
+"""Standard output of a command, which may be lost: whoever read it has gone away, its disk is full,
+it was closed before we began.
+
+What was lost is noted, once, and nothing more is written. A command that changes or judges
+something goes on to its end, so that no work is left half done, and its exit code says that not all
+of it was told. Only a command that does nothing but tell may take a reader who has had enough for
+success.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import io
+import os
+import select
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+
+class Unheard(enum.Enum):
+    """What a command does when what it tells cannot be written any more."""
+
+    FINISH = "finish"  # it goes on to its end, and fails then
+    STOP = "stop"  # it stops at the write, and says itself how far it came
+    DONE = "done"  # it stops at the write; if nobody reads any more, all is well
+
+
+@dataclass
+class Output:
+    """`error` is what the first write met that could not be done."""
+
+    unheard: Unheard = Unheard.DONE
+    error: OSError | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """By its reader, who saw what he wanted to see."""
+        return isinstance(self.error, BrokenPipeError)
+
+
+# Standard error: what is lost there stops nothing.
+ERRORS = Output(Unheard.FINISH)
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, fd: int, output: Output) -> None:
+        self._fd = fd
+        self._output = output
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        while self._output.error is None:
+            try:
+                return os.write(self._fd, data)
+            except BlockingIOError:  # somebody who shares it does not want to wait; we do
+                select.select([], [self._fd], [])
+            except OSError as error:
+                self._output.error = error
+                if self._output.unheard is not Unheard.FINISH:
+                    raise
+        return memoryview(data).nbytes
+
+
+def take_standard_streams(output: Output) -> None:
+    """From now on what is printed goes through `output`. A stream that was closed before we began
+    fails when it is used, and no file that is opened later takes its number."""
+    for fd, wrong_way in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
+        with suppress(OSError):
+            os.fstat(fd)
+            continue
+        os.open(os.devnull, wrong_way)  # the lowest free number, which is this one
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)
+    sys.stdout = _text(1, output, sys.stdout)
+    sys.stderr = _text(2, ERRORS, sys.stderr)
+
+
+def _text(fd: int, output: Output, before: TextIO | None) -> TextIO:
+    raw = io.BufferedWriter(_Raw(fd, output))
+    if before is None:
+        return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+    before.flush()
+    by_line = bool(before.line_buffering)
+    return io.TextIOWrapper(raw, before.encoding, before.errors, line_buffering=by_line)
+
+
+def check(output: Output) -> None:
+    """Before something that only standard output will tell: `OSError` where it is lost already."""
+    sys.stdout.flush()
+    poll = select.poll()
+    poll.register(1, select.POLLOUT)
+    found = dict(poll.poll(0)).get(1, 0)
+    if fcntl.fcntl(1, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        output.error = OSError(errno.EBADF, os.strerror(errno.EBADF))
+    elif found & (select.POLLERR | select.POLLHUP):
+        output.error = BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    if output.error is not None:
+        raise output.error
+
+
+def flush(output: Output) -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if output.error is None:  # not ours: of a caller in Python
+            output.error = error
+
+
+def told(error: OSError) -> str:
+    if error.errno == errno.EBADF:
+        return "standard output is closed"
+    if error.errno == errno.EPIPE:
+        return "standard output: nobody reads it any more"
+    return f"standard output: {error.strerror}"
