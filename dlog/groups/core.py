@@ -22,7 +22,7 @@ from dlog.groups import asks
 from dlog.groups.agenda import Agenda
 from dlog.groups.consumer import ShardConsumer, ShardState, StopReason, StopStep
 from dlog.groups.leases import Checkpoint, Lease
-from dlog.groups.membership import REPLACED, GroupOptions, Membership, Phase
+from dlog.groups.membership import ALL_DONE, REPLACED, GroupOptions, Membership, Phase
 from dlog.groups.outlook import Outlook, gates, look_out
 from dlog.groups.plan import moves_of, plan
 from dlog.groups.presence import Rung
@@ -32,8 +32,6 @@ from dlog.groups.underway import Coming, Rings, Underway
 from dlog.groups.view import Move, WorkerId, WorkerView
 from dlog.groups.weights import is_worth_it, weights_of
 from dlog.ids import Position
-
-ALL_DONE = "all shards are done"  # why a worker of a bounded job leaves
 
 
 class WorkerCore:

@@ -28,7 +28,7 @@ from dlog.groups import presence
 from dlog.groups.asks import Ask, Fenced, Look, Order, Saved, ShardStopped, Weigh, WorkerEnded
 from dlog.groups.charter import Charter, check_charter
 from dlog.groups.consumer import StopReason
-from dlog.groups.core import ALL_DONE, WorkerCore
+from dlog.groups.core import WorkerCore
 from dlog.groups.errands import Errands
 from dlog.groups.founding import found, shards_of
 from dlog.groups.group_driver import GroupDriver, lease_store
@@ -37,7 +37,7 @@ from dlog.groups.homes import Home
 from dlog.groups.lags import Scales
 from dlog.groups.lease_driver import Logs
 from dlog.groups.leases import Checkpoint
-from dlog.groups.membership import REPLACED
+from dlog.groups.membership import ALL_DONE, REPLACED
 from dlog.groups.options import WorkerOptions
 from dlog.groups.parents import refuse_missed_by_job
 from dlog.groups.places import GroupPlaces

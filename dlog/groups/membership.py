@@ -23,6 +23,7 @@ from dlog.groups.workers import WorkerNode
 
 TICK_S = 1e-6  # behind a time-out, not at it
 REPLACED = "another process goes by the same name"  # why a worker leaves
+ALL_DONE = "all shards are done"  # why one of a bounded job does
 LATE_RENEWALS = 1.25  # after so many times the interval, a neighbour is late
 
 

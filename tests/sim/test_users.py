@@ -193,9 +193,9 @@ async def _fail() -> None:
 def test_a_failure_that_is_held_and_nobody_awaited_fails(where: str) -> None:
     held: list[object] = []
 
-    async def begin() -> None:
+    async def begin(sim: Simulation) -> None:
         held.append(asyncio.create_task(_fail()))
-        await asyncio.sleep(0.1)
+        await sim.pass_time(0.1)
 
     async def test(sim: Simulation) -> None:
         match where:
@@ -204,8 +204,8 @@ def test_a_failure_that_is_held_and_nobody_awaited_fails(where: str) -> None:
             case "another process":
                 held.append(sim.start(_fail(), name="another"))
             case _:
-                await sim.start(begin(), name="another").result()
-        await asyncio.sleep(1)
+                await sim.start(begin(sim), name="another").result()
+        await sim.pass_time(1)
 
     assert "never awaited: ValueError('unheard')" in str(_failure(test))
 
@@ -213,7 +213,7 @@ def test_a_failure_that_is_held_and_nobody_awaited_fails(where: str) -> None:
 def test_a_failure_of_another_process_that_nobody_held_fails() -> None:
     async def test(sim: Simulation) -> None:
         sim.start(_fail(), name="another")
-        await asyncio.sleep(1)
+        await sim.pass_time(1)
 
     assert "unheard" in str(_failure(test))
 
@@ -226,7 +226,7 @@ def test_what_was_heard_or_killed_does_not_fail() -> None:
         (told,) = await asyncio.gather(_fail(), return_exceptions=True)
         assert isinstance(told, ValueError)
         killed = sim.start(_fail(), name="killed")
-        await asyncio.sleep(1)
+        await sim.pass_time(1)
         killed.kill()
 
     _, error = run_history(test, of_seed(0))
