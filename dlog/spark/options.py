@@ -132,7 +132,10 @@ class _Given:
 
     def text(self, name: str) -> str | None:
         self._taken.add(name.lower())
-        return self._by_name.get(name.lower())
+        text = self._by_name.get(name.lower())
+        if text is not None and not text.strip():
+            raise ConfigError(f"the option {name} is empty: leave it out, or say what it is")
+        return text
 
     def number(self, name: str, low: int) -> int | None:
         text = self.text(name)

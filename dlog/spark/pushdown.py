@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -27,6 +27,9 @@ from pyspark.sql.datasource import (
 
 from dlog import LedgerRange
 from dlog.spark.places import Place
+
+# The last moment of which there is a next one, wherever it is told.
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def narrowed_end(end: Place, bounds: Bounds) -> Place:
             return min(behind, end)
         if end == "latest":
             return behind
-    if isinstance(high_time, datetime):
+    if isinstance(high_time, datetime) and high_time.replace(tzinfo=UTC) < _LAST:
         behind_time = high_time + timedelta(microseconds=1)
         if end == "latest":
             return behind_time

@@ -246,7 +246,7 @@ class _Turns:
         if writer is None:
             self._leave()  # who holds one log and waits for another may wait for ever
             writer = self._open[log] = self._opened(log)
-        columns = {name: messages.column(name).to_pylist() for name in messages.schema.names}
+        columns = {name: _plain(messages.column(name)) for name in messages.schema.names}
         headers = columns.get("headers")
         if headers is not None:
             headers = [None if each is None else _pairs(each) for each in headers]
@@ -302,6 +302,14 @@ def create(options: SinkOptions, log: str) -> None:
         options.access.connect().admin.create(log)
     except AlreadyExists:
         pass  # another task was quicker
+
+
+def _plain(array: Any) -> list[Any]:
+    """Times as microseconds: of some that a column can hold Python has no datetime."""
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
+    made: list[Any] = array.to_pylist()
+    return made
 
 
 def _pairs(headers: list[dict[str, Any]]) -> list[tuple[str, bytes]]:

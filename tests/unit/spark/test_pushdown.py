@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -91,6 +91,11 @@ def test_a_narrowed_plan_has_all_that_the_filters_let_through(
             assert is_in(seq, start, end), "never more than without a filter"
 
 
+END, MICRO, WEST = (
+    datetime.max.replace(tzinfo=UTC),
+    timedelta(microseconds=1),
+    timezone(timedelta(hours=-8)),
+)
 OFFSETS = ("offset",)
 TIMES = ("timestamp",)
 
@@ -187,6 +192,10 @@ def test_where_a_narrowed_plan_begins(start: Place, filters: list[Filter], narro
         (seconds(1), [LessThan(TIMES, T0)], T0 + timedelta(microseconds=1)),
         (seconds(-1), [LessThan(TIMES, T0)], seconds(-1)),
         (7, [LessThan(TIMES, T0)], 7),
+        ("latest", [LessThan(TIMES, END)], "latest"),  # there is no time behind it
+        (T0, [LessThan(TIMES, END)], T0),
+        ("latest", [LessThan(TIMES, END - MICRO)], END),
+        ("latest", [LessThan(TIMES, END.replace(tzinfo=WEST))], "latest"),
         ("latest", [GreaterThan(OFFSETS, 5), GreaterThan(TIMES, T0)], "latest"),
     ],
 )

@@ -375,3 +375,18 @@ def test_a_log_is_appended_to_and_not_overwritten(url: str) -> None:
         make(VALUES, False)
         with pytest.raises(Unsupported, match="mode append"):
             make(VALUES, True)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+def test_a_time_of_any_year_is_taken(url: str, delivery: str, unit: str) -> None:
+    """Before 1, and behind 9999: Python has no datetime of these."""
+    seconds = [-99_999_999_999, -1, 0, 253_402_300_800, 9_000_000_000_000, None]
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000}[unit]
+    numbers = [None if each is None else each * per_second for each in seconds]
+    schema = StructType([*VALUES, StructField("eventTime", TimestampType())])
+    sink = writer(url, schema=schema, delivery=delivery)
+    times = pa.array(numbers, pa.timestamp(unit, "UTC"))
+    sink.commit([travel(sink.write(iter([batch(*[b"x"] * len(numbers), eventTime=times)])))])
+    found = [message.event_time_us for message in messages(url)]
+    assert found == [None if each is None else each * 1_000_000 for each in seconds]
