@@ -23,7 +23,7 @@ from dlog.spark.columns import ArrowBatches
 from dlog.spark.options import SourceOptions
 from dlog.spark.places import Place, Places
 from dlog.spark.pushdown import Bounds, narrowed_end, narrowed_start, within
-from dlog.spark.shards import Column, column_of, listing_of, place_of
+from dlog.spark.shards import Column, column_of, listing_of, place_of, refuse_twice
 
 
 @dataclass
@@ -68,6 +68,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 starts[name], ends[name] = options.start.of(name), options.end.of(name)
                 check_late_starts(client, {name: starts[name]}, options)
                 continue
+            refuse_twice(listing, options.logs)
             start, end = place_of(options.start, name), place_of(options.end, name)
             check_late_stream(name, listing.tails, start, options)
             for shard in listing.tails:  # all at one moment: a cut that is right in every key

@@ -10,7 +10,7 @@ accounted for. Pure, but for what asks a client.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import dlog
@@ -53,6 +53,7 @@ class Listing:
     next_number: int
     listed: frozenset[int]
     tails: tuple[dlog.ShardTail, ...]
+    trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -66,8 +67,9 @@ class Listing:
         return not uids <= {None, self.uid}
 
     def missed(self, start: Offset) -> list[int]:
-        """The numbers of shards that came since an offset, and are not there any more. `start` is
-        what the offset has of this stream; a stream that it does not have is new to the query."""
+        """The numbers of shards that came since an offset, and are not there any more, but for
+        those that never had a message. `start` is what the offset has of this stream; a stream
+        that it does not have is new to the query."""
         if not start:
             return []
         known = self._known({} if self.is_other(start) else start)
@@ -76,7 +78,13 @@ class Listing:
             # Offsets of earlier versions do not say it. They know the shards that they name.
             first = min(int(at.get(NEXT, max(known) + 1)) for at in start.values())
         there = known | self.numbers
-        return [number for number in range(first, self.next_number) if number not in there]
+        gone = [number for number in range(first, self.next_number) if number not in there]
+        return [number for number in gone if not self.has_ended(number, 0)]
+
+    def has_ended(self, number: int, seq: int) -> bool:
+        """A shard that was trimmed had nothing at or behind a seq."""
+        first_seq, next_seq = self.trimmed.get(number, (0, 1 << 63))
+        return max(first_seq, seq) >= next_seq
 
     def accounted(self, offset: Offset) -> dict[str, Any]:
         """What an offset says of the stream, at each of its shards. A shard that is listed and not
@@ -101,7 +109,18 @@ def listing_of(client: dlog.Client, name: str, seen: Listing | None = None) -> L
         return replace(seen, tails=tails)
     found = stream.describe()
     listed = frozenset(shard.number for shard in found.shards)
-    return Listing(name, found.uid, found.next_number, listed, tails)
+    return Listing(name, found.uid, found.next_number, listed, tails, found.trimmed)
+
+
+def refuse_twice(listing: Listing, names: Iterable[str]) -> None:
+    """A row has one topic: a shard that is asked for by name, too, would be missing from one."""
+    shards = {f"{listing.name}/{number}" for number in listing.numbers}
+    twice = sorted(shards.intersection(names))
+    if twice:
+        raise ConfigError(
+            f"{', '.join(twice)}: of the stream {listing.name!r}, which is asked for as a whole; "
+            "name the stream, or its shards"
+        )
 
 
 def _uids(tails: Iterable[dlog.ShardTail]) -> set[tuple[str, str]]:

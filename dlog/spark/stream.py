@@ -41,6 +41,7 @@ from dlog.spark.shards import (
     listing_of,
     may_begin,
     place_of,
+    refuse_twice,
 )
 
 Offset = dict[str, dict[str, Any]]
@@ -136,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             behind.setdefault(log, _at(begin, end[UID]))
         for log in sorted(start.keys() - ends.keys()):
             # A shard may be trimmed after it was read to its end, but not with its stream.
-            if not start[log].get(OVER) or self._is_replaced(log, start[log], ends):
+            if not self._was_read(log, start[log]) or self._is_replaced(log, start[log], ends):
                 self._lost(f"log {log!r}, which this query read, is not there any more", log)
             del behind[log]
         pace = self._options.pace
@@ -144,9 +145,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         taken: Mapping[str, int] = available
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and not is_enough(total, pace, self._waited_ms()):
-                return start
-            taken = self._bounded(start, ends, available)
-        if total:
+                taken = dict.fromkeys(available, 0)  # that a shard is over is noted even so
+            else:
+                taken = self._bounded(start, ends, available)
+        if any(taken.values()):
             self._last_batch_s = self._clock.monotonic_s()
         for log, count in taken.items():
             end = ends[log]
@@ -180,6 +182,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 listing.name,
             )
             self._told |= {(listing.uid, number) for number in missed}
+
+    def _was_read(self, log: str, at: Mapping[str, Any]) -> bool:
+        """To its end, so far as the query or the stream knows where that was."""
+        if at.get(OVER):
+            return True
+        name, number = column_of(log, self._options.logs)
+        listing = self._streams.get(name)
+        return listing is not None and listing.has_ended(number, int(at[SHARD]))
 
     def _is_replaced(self, log: str, at: Mapping[str, Any], ends: Offset) -> bool:
         """The stream of a shard was removed, and a plain log has its name now."""
@@ -261,6 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return None
         found = listing_of(self._client(), name, self._streams.pop(name, None))
         if found is not None:
+            refuse_twice(found, self._options.logs)
             self._streams[name] = found
         return found
 

@@ -4,7 +4,7 @@ shards, and changes which shards it has."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dlog import limits
@@ -47,6 +47,7 @@ from dlog.streams.reshard import (
 )
 from dlog.streams.routing.ranges import WHOLE_SPACE
 from dlog.streams.tails import ShardTail, log_status, statuses_of, tails_of
+from dlog.streams.trimmed import read_trimmed
 from dlog.streams.writer import StreamWriter
 from dlog.together import some_at_once
 
@@ -85,6 +86,9 @@ class StreamDescription:
     pins: Mapping[bytes, int]
     shards: tuple[ShardSummary, ...]
     next_number: int = 0  # that no shard had yet, be it listed or trimmed
+    trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """From which seq up to which (exclusive) each shard had messages that was trimmed, by its
+    number. Of too many the oldest are forgotten."""
 
 
 class Stream:
@@ -191,8 +195,10 @@ class Stream:
     async def describe(self) -> StreamDescription:
         """Asks each shard's log where it stands."""
         stores = await self._get_stores(False)
-        seen = await StreamDriver(stores).run(read_stream(self._site(stores)))
+        driver, site = StreamDriver(stores), self._site(stores)
+        seen = await driver.run(read_stream(site))
         meta = seen.meta
+        trimmed = await driver.run(read_trimmed(site, meta.uid))
         statuses = await statuses_of(stores, meta.shards)
         return StreamDescription(
             self.name,
@@ -208,6 +214,7 @@ class Stream:
                 for shard, status in zip(meta.shards, statuses, strict=True)
             ),
             meta.next_number,
+            {number: (each.first_seq, each.next_seq) for number, each in trimmed.items()},
         )
 
     # --- changes

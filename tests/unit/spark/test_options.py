@@ -174,7 +174,7 @@ def test_sizes_have_units_of_1024(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0k", "-1", "1.5m", "k", "3 x", "", "1" * 19])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="targetPartitionBytes is (a size|empty)"):
+    with pytest.raises(ConfigError, match=r"targetPartitionBytes is (a size|empty)"):
         sized(text)
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog.errors import DlogError, Truncated
+from dlog.errors import ConfigError, DlogError, Truncated
+from dlog.spark.batch import BatchReader
+from dlog.spark.options import source_options
 from tests.unit.spark.reading import rows_of
 from tests.unit.spark.test_stream import ALL, read, reader_of
 
@@ -63,10 +65,10 @@ def trim(url: str, *numbers: int) -> None:
         assert set(numbers) <= set(client.stream("orders").trim())
 
 
-def read_all(reader: Any, start: Any) -> tuple[Any, list[int]]:
+def read_all(reader: Any, start: Any, limit: Any = ALL) -> tuple[Any, list[int]]:
     """Up to where it stands still: the offset there, and what came."""
     came: list[int] = []
-    while (end := reader.latestOffset(start, ALL)) != start:
+    while (end := reader.latestOffset(start, limit)) != start:
         rows = rows_of(reader, reader.partitions(start, end))
         came += [int(row["value"]) for row in rows]
         start = end
@@ -148,7 +150,8 @@ def test_all_that_came_may_be_gone_with_what_was_read(
         stream.terminate()
         empty(url, 1, 2, 3)
         assert set(stream.trim()) == {1, 2, 3}
-    came = resumed(url, offset, caplog, "trimmed before this query read them: 2, 3")
+    # Shard 3 never had a message.
+    came = resumed(url, offset, caplog, "trimmed before this query read them: 2")
     assert set(came) <= {1}
 
 
@@ -306,3 +309,70 @@ def test_a_group_holds_shards_that_wait(url: str) -> None:
     with dlog.connect(url) as client:
         for log in ("orders/1", "orders/2"):
             assert [hold.seq for hold in client.admin.holds(log)] == [0]
+
+
+@pytest.mark.parametrize("pace", [{}, {"maxOffsetsPerTrigger": "3"}, {"minOffsetsPerTrigger": "3"}])
+@pytest.mark.parametrize("looks_between", [True, False])
+def test_a_shard_that_was_read_to_its_end_may_be_trimmed_whatever_the_pace(
+    url: str, pace: dict[str, str], looks_between: bool
+) -> None:
+    """Also where the query did not look between the shard's end and the trim: the stream knows."""
+    create(url)
+    write(url, 0)
+    reader = reader_of(url, **pace)
+    limit = reader.getDefaultReadLimit()
+    offset, came = read_all(reader, reader.initialOffset(), limit)
+    assert came == [0] * len(KEYS)
+    split(url, 0)
+    end_sealed(url)
+    if looks_between:
+        offset = reader.latestOffset(offset, limit)
+    empty(url, 0)
+    with dlog.connect(url) as client:
+        assert client.stream("orders").trim() == (0,)
+    write(url, 1)
+    came += read_all(reader, offset, limit)[1]
+    assert sorted(came) == [0] * len(KEYS) + [1] * len(KEYS)
+
+
+def test_a_shard_of_which_some_was_not_read_is_told_though_the_stream_knows_its_end(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(url)
+    write(url, 0)
+    reader = reader_of(url)
+    offset, _ = read_all(reader, reader.initialOffset())
+    write(url, 1)
+    split(url, 0)
+    end_sealed(url)
+    trim(url, 0)
+    resumed(url, offset, caplog, "log 'orders/0', which this query read, is not there any more")
+
+
+def test_shards_that_were_trimmed_without_a_message_were_not_missed(url: str) -> None:
+    create(url)
+    write(url, 0)
+    reader = reader_of(url)
+    offset, _ = read_all(reader, reader.initialOffset())
+    children = split(url, 0)
+    end_sealed(url)
+    merge(url, *children)
+    end_sealed(url)
+    empty(url, 0, *children)
+    with dlog.connect(url) as client:
+        assert client.stream("orders").trim() == (0, *children)
+    write(url, 1)
+    assert read_all(reader_of(url), offset)[1] == [1] * len(KEYS)
+
+
+def test_a_shard_and_its_stream_are_not_asked_for_together(url: str) -> None:
+    create(url)
+    write(url, 0)
+    both = {"url": url, "subscribe": "orders,orders/0"}
+    with pytest.raises(ConfigError, match=r"^orders/0: of the stream 'orders', .* as a whole"):
+        BatchReader(source_options(both, "batch"), ("value",)).partitions()
+    reader = reader_of(url, subscribe="orders,orders/0")
+    with pytest.raises(ConfigError, match="as a whole"):
+        reader.initialOffset()
+    offset, came = read_all(reader_of(url, subscribe="orders/0"), {})
+    assert (list(offset), came) == (["orders/0"], [0] * len(KEYS))
