@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlog.errors import ConfigError, Unavailable
-from dlog.testing.cluster.archive import BOOKIE_MAIN
+from dlog.testing.cluster.archive import BOOKIE_MAIN, TOOL_MAIN
 from dlog.testing.cluster.ports import LOOPBACK, Port
 from dlog.testing.cluster.process import JavaCommand, JavaProcess, run_to_end
 from dlog.testing.cluster.zookeeper import ZooKeeper
@@ -156,6 +156,10 @@ class Bookie(JavaProcess):
             raise ConfigError(f"stop {self.name} before it is wiped")
         self.tool("bookieformat", "-nonInteractive", "-force", "-deleteCookie")
 
+    def init_cluster(self) -> None:
+        """The tree of a new cluster, before the first start of any bookie."""
+        self.tool("initnewcluster")
+
     def fill_disk(self) -> None:
         """Leave no byte free for ledgers (`disk_bytes` only): the bookie turns read-only."""
         if self.disk_bytes is None:
@@ -177,7 +181,7 @@ class Bookie(JavaProcess):
             f"BookieShell {words[0]}",
             self.directory / "tool",
             JavaCommand(
-                "org.apache.bookkeeper.bookie.BookieShell",
+                TOOL_MAIN,
                 ["-conf", str(self._write_config()), *words],
                 self._class_path,
                 heap_mb=self._heap_mb,
