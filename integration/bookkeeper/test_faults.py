@@ -38,7 +38,7 @@ from integration.conftest import OwnCluster
 from tests.tiers import in_full
 
 DISK_BYTES = 512 << 20  # all tests of this module share it
-BEFORE, DURING = 100, 100  # entries that each ledger confirms before and while a bookie is broken
+BEFORE, DURING = 50, 50  # entries that each ledger confirms before and while a bookie is broken
 
 
 def each_fault(*in_test: str, of: Sequence[Fault] = FAULTS) -> pytest.MarkDecorator:
@@ -306,7 +306,7 @@ async def test_one_denial_is_no_proof(stores: Stores, struck: Struck) -> None:
     await audit(stores, ledgers, lost={victim.bookie_id})
 
 
-@each_fault("killed", of=SILENCES)
+@each_fault("frozen", of=SILENCES)
 async def test_two_of_three_and_back(stores: Stores, struck: Struck, fault: Fault) -> None:
     """No quorum is left: nothing is confirmed, nothing is lost, a recovery names who is missing,
     and all goes on when they are back."""
