@@ -99,7 +99,9 @@ def _make(version: str, directory: Path) -> None:
         bookie.start()
         bookie.wait_until_serving()
         for unpacked in (bookie.directory / "tmp").glob("librocksdbjni*.so"):
-            shutil.copyfile(unpacked, directory / _ROCKSDB)
+            copied = directory / f"{_ROCKSDB}.new"
+            shutil.copyfile(unpacked, copied)
+            copied.rename(directory / _ROCKSDB)  # never in place: who has it mapped would crash
         bookie.terminate()
         zookeeper.terminate()
     tree.rename(directory / _TREE)

@@ -56,8 +56,9 @@ SETTINGS_DEFAULT: Mapping[str, str] = {
     "diskUsageThreshold": "0.999",
     "diskUsageWarnThreshold": "0.998",
     "diskUsageLwmThreshold": "0.997",
-    "diskCheckInterval": "500",
 }
+# A disk of its own may be filled at will, which is to be noticed soon.
+_DISK_SETTINGS: Mapping[str, str] = {"diskCheckInterval": "500"}
 
 # Settings for some tests. A short queue refuses adds (106) in the middle of any burst; a small
 # write cache does not, it only makes them wait.
@@ -230,6 +231,7 @@ class Bookie(JavaProcess):
             _mount_memory(data, self.disk_bytes)
         settings = {
             **SETTINGS_DEFAULT,
+            **({} if self.disk_bytes is None else _DISK_SETTINGS),
             "bookieId": self.bookie_id,
             "bookiePort": str(self.port),
             "metadataServiceUri": f"zk+hierarchical://{self._zookeeper.hosts}{self._ledgers_root}",
