@@ -35,6 +35,13 @@ IN_TEST = {
         "test_a_ledger_of_another_log",
         "test_a_ledger_that_has_more_than_the_list_says_is_not_cut",
     },
+    # What programs do when they end, fork or crowd is the same everywhere, but for what is open.
+    "test_exit": {
+        "test_everything_left_open_with_nothing_lost",
+        "test_an_async_program_that_forgets_to_close",
+    },
+    "test_fork": {"test_a_child_opens_its_own_and_ends_as_programs_do"},
+    "test_window": {"test_a_run_longer_than_the_window_goes_through"},
 }
 # Of these, not what is named.
 NOT_IN_TEST = {

@@ -94,7 +94,7 @@ async def test_one_bookie_that_forgot_and_one_that_was_never_fenced(
         await asyncio.to_thread(frozen.wait_until_serving)
 
 
-@pytest.mark.parametrize("born", [False, True])
+@pytest.mark.parametrize("born", in_full([False, True], but=[False], seconds=8))
 async def test_a_fence_over_a_polite_end(own_cluster: OwnCluster, born: bool) -> None:
     """SIGTERM: a bookie that holds an entry remembers. One that holds none, and has nothing else to
     write to its disk, skips its last flush: it may forget, and the reconnect check keeps us out."""

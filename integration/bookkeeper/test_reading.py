@@ -24,6 +24,7 @@ from dlog.testing.raw_ledgers import connected
 from dlog.wire.bookie_digest import DigestType, EntryDigest, master_key
 from integration.bookkeeper.fault_tools import patience
 from integration.conftest import OwnCluster
+from tests.tiers import in_full
 
 SPEC = LedgerSpec(custom={"of": b"test_reading"})
 RUN_BYTES = 1 << 20
@@ -132,7 +133,7 @@ async def test_a_closed_ledger_is_read_fast(make: Make) -> None:
         )
 
 
-@pytest.mark.parametrize("fault", ["killed", "frozen"])
+@pytest.mark.parametrize("fault", in_full(["killed", "frozen"], but=["frozen"], seconds=5))
 async def test_reads_go_on_when_a_bookie_falls_silent(
     servers: Cluster, make: Make, fault: str
 ) -> None:
