@@ -36,6 +36,7 @@ TEST_S = 180  # includes the start of a cluster, which takes ten seconds on a bu
 
 SESSION_MS = 2_000
 MENDING_S = 20.0
+USUAL = {"bookies": BOOKIES_DEFAULT}  # options of a cluster
 
 OwnCluster = Callable[..., Cluster]
 MakeStore = Callable[..., ZooKeeperMetaStore]
@@ -59,7 +60,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 archive.make(version)
 
 
-def _or_skip(version: str) -> str:
+def or_skip(version: str) -> str:
+    """The release, or a skip that says what is missing for it."""
     missing = why_not_brought(version)
     if missing is not None:
         pytest.skip(missing)
@@ -69,20 +71,20 @@ def _or_skip(version: str) -> str:
 @pytest.fixture(scope="session")
 def jars() -> str:
     """The class path of the servers, or a skip that says what is missing."""
-    return class_path(_or_skip(next(iter(BOOKKEEPER_VERSIONS))))
+    return class_path(or_skip(next(iter(BOOKKEEPER_VERSIONS))))
 
 
 def each_release() -> list[Any]:
     """The releases of BookKeeper as parameters: the newest in `make test`, each in `make full`."""
     newest, *others = BOOKKEEPER_VERSIONS
-    full = pytest.mark.tier("full", seconds=2)
+    full = pytest.mark.tier("full", seconds=10)  # alone it starts servers of that release
     return [newest, *(pytest.param(version, marks=full) for version in others)]
 
 
 @pytest.fixture(scope="module", params=each_release())
 def bookkeeper_version(request: pytest.FixtureRequest) -> str:
     """Each release of BookKeeper in turn; those that Maven cannot get are skipped by name."""
-    return _or_skip(str(request.param))
+    return or_skip(str(request.param))
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +98,8 @@ def cluster(jars: str) -> Iterator[Cluster]:
 
 
 class BreakableCluster:
-    """The one cluster of a worker whose servers tests may break. A module that asks for the options
-    of the module before it gets its cluster, mended; other options end it first."""
+    """The one cluster of a worker whose servers tests may break. One without any options goes from
+    module to module, mended; others end with their module, or when it asks for other options."""
 
     def __init__(self) -> None:
         self._ending = contextlib.ExitStack()
@@ -118,6 +120,11 @@ class BreakableCluster:
             self._cluster, self._options = found, options
         assert found is not None
         return found
+
+    def leave(self) -> None:
+        """The module has ended."""
+        if self._options != USUAL:
+            self.end()
 
     def end(self) -> None:
         self._cluster = self._options = None
@@ -155,17 +162,18 @@ def breakable_cluster(jars: str) -> Iterator[BreakableCluster]:
 
 
 @pytest.fixture(scope="module")
-def own_cluster(breakable_cluster: BreakableCluster, request: pytest.FixtureRequest) -> OwnCluster:
+def own_cluster(
+    breakable_cluster: BreakableCluster, request: pytest.FixtureRequest
+) -> Iterator[OwnCluster]:
     """Makes clusters for one module, with the options of `Cluster`. The same options again give the
     same cluster, other options end it first: one at a time. `fresh=True` asks for a new one, for a
     test that cannot use what others left behind."""
 
     def make(*, fresh: bool = False, **options: Any) -> Cluster:
-        return breakable_cluster.get(
-            request.node.nodeid, {"bookies": BOOKIES_DEFAULT} | options, fresh=fresh
-        )
+        return breakable_cluster.get(request.node.nodeid, USUAL | options, fresh=fresh)
 
-    return make
+    yield make
+    breakable_cluster.leave()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -142,6 +142,17 @@ def ledger_id() -> int:
     return next(_ledger_ids)
 
 
+@pytest.fixture
+def one_more(cluster: Cluster) -> Iterator[Callable[..., Bookie]]:
+    """Adds bookies that are gone again when the test ends."""
+    before = list(cluster.bookies)
+    yield cluster.add_bookie
+    for bookie in cluster.bookies[len(before) :]:
+        bookie.terminate()
+        until(lambda: not bookie.is_registered(), "its registration is gone")  # noqa: B023
+    cluster.bookies[:] = before
+
+
 def test_a_silent_zookeeper_does_not_say_that_nobody_is_registered(
     own_zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,9 +226,9 @@ def test_a_wiped_bookie_comes_back_empty(cluster: Cluster, ledger_id: int) -> No
 
 
 def test_a_new_bookie_whose_disk_fills_up_turns_read_only(
-    own_cluster: OwnCluster, ledger_id: int
+    one_more: Callable[..., Bookie], ledger_id: int
 ) -> None:
-    bookie = own_cluster(bookies=1).add_bookie(disk_bytes=96 << 20)
+    bookie = one_more(disk_bytes=96 << 20)
     try:
         bookie.start()
     except Unavailable as error:
@@ -235,9 +246,9 @@ def test_a_new_bookie_whose_disk_fills_up_turns_read_only(
 
 
 def test_a_bookie_of_a_short_queue_refuses_in_the_middle_of_a_burst(
-    own_cluster: OwnCluster, ledger_id: int
+    one_more: Callable[..., Bookie], ledger_id: int
 ) -> None:
-    bookie = own_cluster(bookies=1).add_bookie(settings=EASILY_BUSY)
+    bookie = one_more(settings=EASILY_BUSY)
     bookie.start()
     bookie.wait_until_serving()
     burst = b"".join(frame(ledger_id, entry_id, bytes(1000)) for entry_id in range(3000))
@@ -245,16 +256,15 @@ def test_a_bookie_of_a_short_queue_refuses_in_the_middle_of_a_burst(
     assert answers == {Answer.OK, Answer.BUSY}
 
 
-async def test_a_network_between_clients_and_one_bookie(own_cluster: OwnCluster) -> None:
+async def test_a_network_between_clients_and_one_bookie(cluster: Cluster) -> None:
     """Which the stock client goes through, too."""
-    small = own_cluster(bookies=1, fresh=True)
-    (bookie,) = small.bookies
-    words = "simpletest -ensemble 1 -writeQuorum 1 -ackQuorum 1 -numEntries 5".split()
+    bookie = cluster.bookies[0]
+    words = "simpletest -ensemble 4 -writeQuorum 4 -ackQuorum 4 -numEntries 5".split()
     async with FaultyProxy(bookie.port) as proxy:
-        await advertise(small, bookie, proxy.port)
+        await advertise(cluster, bookie, proxy.port)
         assert "5 entries written" in await asyncio.to_thread(bookie.tool, *words)
         assert proxy.connections_made > 0
-        await advertise(small, bookie, bookie.port)
+        await advertise(cluster, bookie, bookie.port)
         before = proxy.connections_made
         assert "5 entries written" in await asyncio.to_thread(bookie.tool, *words)
         assert proxy.connections_made == before
@@ -292,17 +302,20 @@ def test_auto_recovery_copies_what_a_lost_bookie_had(own_cluster: OwnCluster) ->
 # --- Releases ---
 
 
-def test_a_cluster_of_each_release(own_cluster: OwnCluster, bookkeeper_version: str) -> None:
-    small = own_cluster(bookies=1, version=bookkeeper_version)
-    jars = Path(f"/proc/{small.bookies[0].pid}/cmdline").read_bytes().decode()
+def test_a_cluster_of_each_release(
+    cluster: Cluster, own_cluster: OwnCluster, bookkeeper_version: str
+) -> None:
+    if bookkeeper_version != cluster.version:
+        cluster = own_cluster(bookies=1, version=bookkeeper_version)
+    jars = Path(f"/proc/{cluster.bookies[0].pid}/cmdline").read_bytes().decode()
     assert f"bookkeeper-server-{bookkeeper_version}.jar" in jars
-    assert add(small.bookies[0], next(_ledger_ids)) is Answer.OK
+    assert add(cluster.bookies[0], next(_ledger_ids)) is Answer.OK
 
 
 def test_a_bookie_of_another_release_joins(
-    own_cluster: OwnCluster, bookkeeper_version: str, ledger_id: int
+    one_more: Callable[..., Bookie], bookkeeper_version: str, ledger_id: int
 ) -> None:
-    bookie = own_cluster(bookies=1).add_bookie(version=bookkeeper_version)
+    bookie = one_more(version=bookkeeper_version)
     bookie.start()
     bookie.wait_until_serving()
     assert add(bookie, ledger_id) is Answer.OK

@@ -110,7 +110,7 @@ async def _until_set(client: Client, number: int) -> None:
             await _set(client, number)
             return
         except (dlog.Unavailable, dlog.Timeout):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.02)
 
 
 async def test_open_handles_go_by_it_on_a_cluster(cluster: Cluster) -> None:

@@ -184,6 +184,7 @@ async def eventually(look: Callable[[], Awaitable[Found]], is_so: Callable[[Foun
     deadline = Deadline(PATIENCE_S)
     while not is_so(found := await look()):
         assert not deadline.passed(), found
+        await asyncio.sleep(0.1)
     return found
 
 
@@ -217,10 +218,12 @@ async def test_one_bookie_is_frozen_and_another_dead(own_cluster: OwnCluster) ->
     async with killed(two):
         await until(is_forgotten, "the registration of a bookie that was killed ends")
         async with frozen(one):
-            found = await eventually(
-                lambda: asyncio.to_thread(doctor, cluster.url, 1),
-                lambda found: "1 too few" in found["quorums"].told,
-            )
+
+            def is_seen(found: Found) -> bool:
+                return "1 too few" in found["quorums"].told
+
+            await eventually(lambda: examined(cluster.url), is_seen)
+            found = await eventually(lambda: asyncio.to_thread(doctor, cluster.url, 1), is_seen)
     assert in_state(found, State.WARNING) == {f"bookie {each.bookie_id}" for each in (one, two)}
     assert "not registered" in found[f"bookie {two.bookie_id}"].told
     told = found[f"bookie {one.bookie_id}"].told

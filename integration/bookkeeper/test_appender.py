@@ -119,14 +119,14 @@ async def test_a_bookie_is_lost_under_load(
         appender = await store.create(SPEC)
         load = Load(appender)
         load.fill()
-        await load.more(5_000)
+        await load.more(2_000)
         appender.publish()
         before_s = load.measured()
         victim = cluster.bookie(appender.core.places.ensemble[1])
         strike(victim)
         try:
             await until(lambda: victim.bookie_id not in appender.core.places.ensemble)
-            await load.more(5_000)
+            await load.more(2_000)
             gap_s = load.measured()
             await load.drained()
             appender.publish()
@@ -192,7 +192,7 @@ async def test_bookies_that_refuse_most_of_it(own_cluster: OwnCluster) -> None:
         load = Load(appender)
         load.fill()
         began_s = time.monotonic()
-        await load.more(5_000)
+        await load.more(2_000)
         await load.drained()
         took_s = time.monotonic() - began_s
         print(f"{len(load.sent)} entries in {took_s:.1f} s, {said[Answer.BUSY]} times refused")
@@ -236,9 +236,10 @@ async def test_an_appender_that_sleeps_through_a_recovery(own_cluster: OwnCluste
         await until(lambda: all(slot.counts for slot in asleep.core.slots))
         ended = await other.recover(asleep.ledger_id)
         assert ended.last_entry == -1
-        for bookie in cluster.bookies:
+        members = [cluster.bookie(name) for name in asleep.core.places.ensemble]
+        for bookie in members:
             bookie.kill()
-        for bookie in cluster.bookies:
+        for bookie in members:
             bookie.start()
         await serving(cluster)
         asleep.submit([b"late"])

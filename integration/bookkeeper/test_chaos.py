@@ -43,7 +43,7 @@ from integration.bookkeeper.fault_tools import (
 from integration.bookkeeper.watched_ledgers import Following, Written, audit, read_whole
 from integration.conftest import OwnCluster
 
-SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "8"))
+SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "5"))
 SEED = os.environ.get("DLOG_CHAOS_SEED") or SYSTEM_CHANCE.token()[:8]
 BOOKIES = 5
 LANES = 4

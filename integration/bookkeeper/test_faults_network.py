@@ -31,7 +31,7 @@ from integration.bookkeeper.watched_ledgers import Following, Written, audit, re
 from tests.tiers import in_full
 
 ADD_TIMEOUT_MS = 1_000.0
-BEFORE, DURING = 50, 100  # entries that each ledger confirms before and while the network fails
+BEFORE, DURING = 50, 50  # entries that each ledger confirms before and while the network fails
 
 
 def late(proxy: FaultyProxy) -> None:

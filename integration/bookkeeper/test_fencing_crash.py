@@ -31,25 +31,30 @@ from integration.bookkeeper.fence_crash import (
     took,
 )
 from integration.conftest import OwnCluster
+from tests.tiers import in_full
 
-ROUNDS = 2
+ROUNDS = pytest.mark.parametrize("rounds", in_full([1, 5], but=[1], seconds=25))
 
 
-async def test_the_reconnect_check_alone_keeps_zombies_out(own_cluster: OwnCluster) -> None:
+@ROUNDS
+async def test_the_reconnect_check_alone_keeps_zombies_out(
+    own_cluster: OwnCluster, rounds: int
+) -> None:
     """No bookie holds an entry: each forgets the fence, and takes what the writer sends."""
-    counts = await fence_crash_rounds(own_cluster(), ROUNDS, born=False)
+    counts = await fence_crash_rounds(own_cluster(), rounds, born=False)
     print(counts)
-    assert counts.kills == counts.forgot == ROUNDS * LEDGERS * 3
+    assert counts.kills == counts.forgot == rounds * LEDGERS * 3
     assert counts.zombie_acks == 0
 
 
+@ROUNDS
 async def test_a_first_entry_on_all_bookies_alone_keeps_zombies_out(
-    own_cluster: OwnCluster,
+    own_cluster: OwnCluster, rounds: int
 ) -> None:
     """With the reconnect check off: each bookie remembers the fence."""
-    counts = await fence_crash_rounds(own_cluster(), ROUNDS, born=True)
+    counts = await fence_crash_rounds(own_cluster(), rounds, born=True)
     print(counts)
-    assert counts.kills == ROUNDS * LEDGERS * 3
+    assert counts.kills == rounds * LEDGERS * 3
     assert counts.forgot == counts.zombie_acks == 0
 
 
@@ -89,7 +94,7 @@ async def test_one_bookie_that_forgot_and_one_that_was_never_fenced(
         await asyncio.to_thread(frozen.wait_until_serving)
 
 
-@pytest.mark.parametrize("born", [False, True])
+@pytest.mark.parametrize("born", in_full([False, True], but=[False], seconds=8))
 async def test_a_fence_over_a_polite_end(own_cluster: OwnCluster, born: bool) -> None:
     """SIGTERM: a bookie that holds an entry remembers. One that holds none, and has nothing else to
     write to its disk, skips its last flush: it may forget, and the reconnect check keeps us out."""

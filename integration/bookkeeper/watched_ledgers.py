@@ -28,7 +28,7 @@ from integration.bookkeeper.fault_tools import PATIENCE_S, Stores, patience
 # Entries in flight, and the pause between two bursts of them: a load that goes on for as long as a
 # server takes to start shall fill neither the disk nor the audit.
 BURST = 10
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 RUN_BYTES = MIB
 READ_MS = 5_000.0
 

@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from dlog.errors import Corrupt, FormatError, Unavailable
-from dlog.testing.cluster import class_path, why_not
+from dlog.errors import Corrupt, FormatError
 from dlog.testing.cluster.java_program import JavaProgram, why_not_compiled
 from dlog.wire.bookie_auth import AuthMessage
 from dlog.wire.bookie_v3_replies import Response, parse_response
 from dlog.wire.ledger_metadata import LedgerMetadata
 from dlog.wire.ledger_metadata_format import parse_ledger_metadata
-from integration.conftest import each_release
+from integration.conftest import each_release, or_skip
 from integration.interop.java_ledgers import SOURCES
 from tests.fuzz import reference
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.registry import TARGETS
+from tests.tiers import in_full
 
-COUNT = 60_000
+COUNTS = in_full([12_000, 60_000], but=[12_000], seconds=15)
 AT_ONCE = 1_000
-TAUGHT = 10_000  # executions before inputs are drawn from the corpus
+TAUGHT = 10_000  # executions at most before inputs are drawn from the corpus
 
 # Where we are stricter than Java, by the words of our refusal.
 STRICTER = re.compile(
@@ -86,13 +86,9 @@ def decoders(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[JavaProgram, str]]:
     version = str(request.param)
-    missing = why_not(version) or why_not_compiled()
-    if missing is not None:
+    or_skip(version)
+    if missing := why_not_compiled():
         pytest.skip(missing)
-    try:
-        class_path(version)
-    except Unavailable as error:  # Maven has no such release, or reached no repository
-        pytest.skip(error.message)
     directory = tmp_path_factory.mktemp("decoders")
     program = JavaProgram(
         "dlog.JavaDecoders", [], sources=SOURCES, directory=directory, version=version
@@ -101,10 +97,13 @@ def decoders(
         yield program, version
 
 
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", ["ledger-metadata", "metadata-text", "v3-reply"])
-def test_the_same_bytes_are_the_same_value(decoders: tuple[JavaProgram, str], name: str) -> None:
+def test_the_same_bytes_are_the_same_value(
+    decoders: tuple[JavaProgram, str], name: str, count: int
+) -> None:
     program, version = decoders
-    inputs = [raw for raw in drawn(name) if not starves_java(raw)]
+    inputs = [raw for raw in drawn(name, count) if not starves_java(raw)]
     what = "reply" if name == "v3-reply" else "metadata"
     parse: Any = parse_response if what == "reply" else parse_ledger_metadata
     told: list[Any] = []
@@ -134,11 +133,11 @@ def test_the_same_bytes_are_the_same_value(decoders: tuple[JavaProgram, str], na
 
 
 @cache
-def drawn(name: str) -> list[bytes]:
-    """Inputs that lead to different places, and as many drawn from them."""
+def drawn(name: str, count: int) -> list[bytes]:
+    """Inputs that lead to different places, and so many drawn from them."""
     campaign = Campaign(TARGETS[name], seed=3)
-    campaign.run(executions=TAUGHT)
-    return [*campaign.corpus, *campaign.inputs(COUNT)]
+    campaign.run(executions=min(TAUGHT, count))
+    return [*campaign.corpus, *campaign.inputs(count)]
 
 
 def starves_java(raw: bytes) -> bool:

@@ -28,6 +28,7 @@ from integration.interop.java_ledgers import (
     as_read,
 )
 from integration.interop.sides import Ours, new, payloads_in
+from tests.tiers import in_full
 
 WIRES = pytest.mark.parametrize("wire", ["v2", "v3"])
 DIGESTS = pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac", "dummy"])
@@ -265,7 +266,7 @@ async def test_entries_copied_while_the_ledger_is_open(
         assert await payloads_in(store, writer.ledger_id) == NUMBERED[:60]
 
 
-@WIRES
+@pytest.mark.parametrize("wire", in_full(["v2", "v3"], but=["v2"], seconds=3))
 async def test_bookies_changed_under_us(
     servers: Cluster,
     java: JavaLedgers,
@@ -344,7 +345,7 @@ async def recovered_in_the_end(store: BookKeeperLedgerStore, ledger_id: int) -> 
                 print(f"tried again: {error}")
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", in_full(range(4), but=[0, 3], seconds=2))
 async def test_both_recover_a_living_writer_at_once(
     java: JavaLedgers, store: BookKeeperLedgerStore, number: int
 ) -> None:

@@ -173,17 +173,17 @@ class Table:
                 if fault is not None:
                     await asyncio.gather(*map(fault.heal, victims))
 
-    async def row_of_a_dead_writer(self, start: Callable[[str], Child]) -> Row:
-        """The writer of each log was a process, and was killed. What it would have done, its
+    async def row_of_a_dead_writer(self, start: Callable[..., Child]) -> Row:
+        """The process that wrote the logs was killed. What it would have done, its
         successor does."""
         async with self._attempts() as attempts:
-            for column in COLUMNS:
-                name = f"dead-{next(self._numbers)}"
-                child = start(name)
-                await asyncio.to_thread(child.wait_line, "ready")
+            names = {column: f"dead-{next(self._numbers)}" for column in COLUMNS}
+            child = start(*names.values())
+            await asyncio.to_thread(child.wait_line, "ready")
+            for column, name in names.items():
                 await attempts.know(column, name)
-                child.kill()
-                await asyncio.to_thread(child.wait_end)
+            child.kill()
+            await asyncio.to_thread(child.wait_end)
             await attempts.take_over_first("append", "rotate")
             return await self._fill("the writer's process killed", attempts)
 

@@ -50,7 +50,9 @@ async def test_the_availability_table(own_cluster: OwnCluster, tmp_path: Path) -
             _all_ok(await table.row_of_bookies("nobody"))
             _all_ok(
                 await table.row_of_a_dead_writer(
-                    lambda name: children.start("integration.log.writing", table.cluster.url, name)
+                    lambda *names: children.start(
+                        "integration.log.writing", table.cluster.url, *names
+                    )
                 )
             )
         _all_ok(await table.row_of_bookies("one bookie killed", KILLED, [first]))

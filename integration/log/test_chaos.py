@@ -34,7 +34,7 @@ from tests.chaos.program import wild
 from tests.chaos.test_random import Mayhem
 from tests.tidy.source import ROOT
 
-SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "8"))
+SECONDS = float(os.environ.get("DLOG_CHAOS_SECONDS", "5"))
 SEED = os.environ.get("DLOG_CHAOS_SEED") or SYSTEM_CHANCE.token()[:8]
 BOOKIES = 5
 WALKERS = 2  # in this process, through networks that are bad

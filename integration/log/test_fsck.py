@@ -19,6 +19,10 @@ from dlog.drive import Stores
 from dlog.ids import MessageId
 from dlog.ledger.bookkeeper.store import BookKeeperLedgerStore
 from dlog.testing.cluster import Bookie, Cluster
+from dlog.testing.raw_ledgers import connected, stored_entry
+from dlog.wire.bookie_codes import Answer
+from dlog.wire.bookie_digest import master_key
+from dlog.wire.bookie_v2 import Flag
 from integration.bookkeeper.fault_tools import come_true, serves_again
 from integration.conftest import OwnCluster
 from tests.api.adapter import AioApi
@@ -77,6 +81,20 @@ class Planted:
         async with at_rest(bookie):
             hits = await asyncio.to_thread(flip, bookie.ledgers_directory, self.values[number])
             assert hits > 0, "the entry is not in the files"
+
+    async def spoil(self, bookie: Bookie, number: int) -> None:
+        """A bit of a message, as the bookie keeps it: written over it, which takes no restart."""
+        async with stores_of(self.api) as stores:
+            stored, digest = await copies(stores)._copies._closed(self.ledger_id, None)
+        assert stored.metadata.password is not None
+        kept = stored_entry(bookie, self.ledger_id, self.ids[number].entry_id)
+        assert kept is not None
+        head, payload = kept[: digest.head_bytes], bytearray(kept[digest.head_bytes :])
+        payload[-1] ^= 0x10
+        key = master_key(stored.metadata.password)
+        with connected(bookie) as raw:
+            told = raw.add(head, bytes(payload), key=key, flags=Flag.RECOVERY_ADD)
+        assert told.answer is Answer.OK
 
 
 def flip(directory: Path, value: bytes) -> int:
@@ -142,8 +160,8 @@ async def test_a_flipped_bit_at_one_bookie(planted: Planted) -> None:
 
 async def test_all_copies_of_one_entry_and_one_of_another(planted: Planted) -> None:
     for bookie in planted.bookies:
-        await planted.flip(bookie, 4)
-    await planted.flip(planted.bookies[0], 6)
+        await planted.spoil(bookie, 4)
+    await planted.spoil(planted.bookies[0], 6)
     report = await checked(planted.api, "log", deep=True)
     lost, other = planted.ids[4].entry_id, planted.ids[6].entry_id
     assert kinds(report) == ["copy_damaged"] * 4 + ["entries_lost", "entry_damaged"]
@@ -317,7 +335,7 @@ async def done_again(planted: Planted, report: Any) -> None:
 async def test_killed_while_a_copy_is_mended(planted: Planted) -> None:
     cases = [("copies.written", side) for side in SIDES]
     for number, (point, side) in enumerate([*cases, *(("copies.read_back", s) for s in SIDES)]):
-        await planted.flip(planted.bookies[1], number)
+        await planted.spoil(planted.bookies[1], number)
         report = await checked(planted.api, "log", deep=True)
         assert kinds(report) == ["copy_damaged"]
         await killed(planted, report, point, side)
@@ -377,7 +395,7 @@ async def test_where_nobody_looks_after_connections(servers: Cluster) -> None:
     """Two checks and a repair at once, over one client."""
     planted = Planted(servers)
     await planted.fill()
-    await planted.flip(planted.bookies[0], 1)
+    await planted.spoil(planted.bookies[0], 1)
     async with aio.connect(planted.api.url) as client:
         report = await client.admin.fsck(deep=True)
         results = await asyncio.gather(

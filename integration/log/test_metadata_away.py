@@ -59,7 +59,7 @@ class Traffic:
             await self.writer.append(b"%d" % self.count)
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
             self.count += 1
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
 
     async def go_on_for(self, seconds: float) -> None:
         before = self.count

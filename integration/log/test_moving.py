@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import subprocess
@@ -16,10 +17,11 @@ import dlog
 from dlog.testing.cluster import Cluster
 from tests.pace import Deadline
 from tests.tidy.source import ROOT
+from tests.tiers import in_full
 
 LOG = "orders"
 SMALL = dlog.LogOptions(segment_bytes=256 << 10)
-KILLS = 5
+KILLS = in_full([2, 10], but=[2], seconds=25)
 PATIENCE_S = 60.0
 _roots = itertools.count()
 
@@ -41,17 +43,19 @@ def fill(url: str, count: int) -> None:
             log.append(None, key=b"%d" % i, headers=[("n", b"x"), ("n", b"")], event_time=i)
 
 
-def copy_killed(source: str, target: str) -> None:
+def copy_killed(source: str, target: str, kills: int) -> None:
     """`dlog copy`, killed each time it came some way."""
     command = [sys.executable, "-m", "dlog", "copy", source, LOG, target, "--quiet"]
     with dlog.connect(target) as client:
-        for _ in range(KILLS):
+        for _ in range(kills):
             before = next_seq(client)
             child = subprocess.Popen(command, cwd=ROOT)
             deadline = Deadline(PATIENCE_S)
             try:
                 while child.poll() is None and next_seq(client) == before:
                     assert not deadline.passed(), f"the copy stays at {before}"
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(0.02)
             finally:
                 child.kill()
                 child.wait()
@@ -65,11 +69,12 @@ def next_seq(client: Any) -> int:
         return 0
 
 
-async def test_to_a_cluster_and_back(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", KILLS)
+async def test_to_a_cluster_and_back(cluster: Cluster, tmp_path: Path, kills: int) -> None:
     laptop, there, again = f"file:{tmp_path / 'a'}", root(cluster), f"file:{tmp_path / 'b'}"
     await asyncio.to_thread(fill, laptop, 120)
-    await asyncio.to_thread(copy_killed, laptop, there)
-    await asyncio.to_thread(copy_killed, there, again)
+    await asyncio.to_thread(copy_killed, laptop, there, kills)
+    await asyncio.to_thread(copy_killed, there, again, kills)
     first = await asyncio.to_thread(entries, laptop)
     assert await asyncio.to_thread(entries, there) == first
     assert await asyncio.to_thread(entries, again) == first

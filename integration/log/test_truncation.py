@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,7 +18,6 @@ from dlog.errors import ConfigError, DlogError, Fenced, NotFound, Truncated
 from dlog.ids import MessageId
 from dlog.testing.cluster import Cluster
 from integration.bookkeeper.fault_tools import come_true, serves_again
-from integration.conftest import OwnCluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -34,11 +33,12 @@ def name() -> str:
 
 
 @pytest.fixture
-def all_frozen(own_cluster: OwnCluster) -> Iterator[Cluster]:
-    cluster = own_cluster(bookies=3)
+async def all_frozen(cluster: Cluster) -> AsyncIterator[Cluster]:
     yield cluster
     for bookie in cluster.bookies:
         bookie.thaw()
+    for bookie in cluster.bookies:
+        await serves_again(bookie)
 
 
 async def filled(log: aio.Writer, segments: int = 4) -> list[MessageId]:

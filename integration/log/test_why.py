@@ -147,7 +147,7 @@ async def test_a_full_window_names_the_slowest(own_cluster: OwnCluster) -> None:
     async with opened(
         cluster, "full", window_bytes=64 << 10, entry_bytes=8 << 10, stall_after_ms=0
     ) as log:
-        run = asyncio.ensure_future(log.append_many([b"." * 1000] * 20_000))
+        run = asyncio.ensure_future(log.append_many([b"." * 1000] * 5_000))
         reason = await told(log, ReasonCode.WINDOW_FULL)
         assert reason.evidence["window_bytes"] == 64 << 10
         assert reason.evidence["taken_bytes"] >= 64 << 10  # type: ignore[operator]

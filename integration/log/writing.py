@@ -1,4 +1,4 @@
-"""A writer in a process of its own, to be killed: `python -m integration.log.writing URL NAME`."""
+"""Writers in a process of their own, to be killed: `python -m integration.log.writing URL NAME…`"""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dlog import aio
 from integration.log.availability import MESSAGES
 
 
-async def main(url: str, name: str) -> None:
-    async with aio.connect(url) as client, client.open_writer(name) as writer:
-        await writer.append_many([b"%d" % number for number in range(MESSAGES)])
+async def main(url: str, *names: str) -> None:
+    async with aio.connect(url) as client:
+        writers = [await client.open_writer(name) for name in names]
+        for writer in writers:
+            await writer.append_many([b"%d" % number for number in range(MESSAGES)])
         print("ready", flush=True)
         while True:
-            await writer.append(b"more")
+            await asyncio.gather(*(writer.append(b"more") for writer in writers))
+            await asyncio.sleep(0.02)
 
 
 if __name__ == "__main__":

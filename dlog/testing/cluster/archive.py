@@ -1,9 +1,12 @@
-"""Classes of the servers, read and checked once: an archive that the virtual machine maps instead
-of doing so at every start. It saves a short-lived server about two fifths of its processor time.
+"""What short-lived servers would do at every start, done once and kept in the user's cache, named
+by all that must not have changed: the Java, the jars. It saves a third of the processor time of a
+start. Without it a server starts as it does anywhere; those of benchmarks do.
 
-One for each main class, beside the class path in the user's cache, named by all that must not have
-changed: the Java, the jars. Without one a server starts as it does anywhere. It is made by running
-ZooKeeper and a bookie and asking them to end; those of benchmarks start without.
+- The classes of each main class, read and checked: an archive that the virtual machine maps.
+- The native library of RocksDB, which a bookie would unpack.
+- The tree of a new cluster, a data directory of ZooKeeper, which BookKeeper's own tool would make.
+
+It is made by running that tool, ZooKeeper and a bookie, and asking them to end.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 from dlog.errors import Unavailable
@@ -25,45 +29,82 @@ from dlog.testing.cluster.jars import (
 
 BOOKIE_MAIN = "org.apache.bookkeeper.server.Main"
 ZOOKEEPER_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+TOOL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
+
+_MAINS = (BOOKIE_MAIN, ZOOKEEPER_MAIN, TOOL_MAIN)
+_ROCKSDB = "librocksdbjni.so"  # as the virtual machine asks for it on Linux
+_TREE = "tree"  # made last
 
 _making: Path | None = None  # where servers leave theirs when they end
 
 
 def flags(java: Path, main: str, class_path: str) -> list[str]:
     """For the command line of a server."""
-    if main not in (BOOKIE_MAIN, ZOOKEEPER_MAIN):
+    if main not in _MAINS:
         return []
     if _making is not None:
         return [f"-XX:ArchiveClassesAtExit={_making / main}"]
-    archive = _directory(java, class_path) / main
-    return [f"-XX:SharedArchiveFile={archive}"] if archive.is_file() else []
+    directory = _directory(java, class_path)
+    archive = directory / main
+    found = [f"-XX:SharedArchiveFile={archive}"] if archive.is_file() else []
+    if (directory / _ROCKSDB).is_file():
+        found.append(f"-Djava.library.path={directory}")
+    return found
+
+
+def copy_tree(version: str, to: Path) -> bool:
+    """Make `to` the data of a ZooKeeper that has the tree of a new cluster. False: there is none to
+    copy."""
+    java = find_java()
+    kept = None if java is None else _directory(java, class_path(version)) / _TREE
+    if kept is None or not kept.is_dir():
+        return False
+    shutil.copytree(kept, to)
+    return True
 
 
 def make(version: str) -> None:
     """Unless it is there. One process at a time; the others wait for it."""
-    from dlog.testing.cluster.cluster import Cluster
-
     global _making
     java, jars = find_java(), class_path(version)
     assert java is not None, "who has the jars has Java"
     directory = _directory(java, jars)
     directory.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(directory / "lock"):
-        if (directory / "made").exists():
+        if (directory / _TREE).is_dir():
             return
         _making = directory
         try:
-            with Cluster(bookies=1, version=version) as cluster:
-                for bookie in cluster.bookies:
-                    bookie.terminate()
-                cluster.zookeeper.terminate()
+            _make(version, directory)
         except Unavailable:
-            for main in (BOOKIE_MAIN, ZOOKEEPER_MAIN):
+            for main in _MAINS:
                 (directory / main).unlink(missing_ok=True)
             raise
         finally:
             _making = None
-        (directory / "made").touch()
+
+
+def _make(version: str, directory: Path) -> None:
+    from dlog.testing.cluster.cluster import Cluster
+
+    tree = directory / f"{_TREE}.new"
+    shutil.rmtree(tree, ignore_errors=True)
+    with Cluster(bookies=0, version=version) as cluster:
+        zookeeper, bookie = cluster.zookeeper, cluster.add_bookie()
+        bookie.init_cluster()
+        zookeeper.terminate()
+        shutil.copytree(zookeeper.data, tree)
+        zookeeper.start()
+        zookeeper.wait_until_serving()
+        bookie.start()
+        bookie.wait_until_serving()
+        for unpacked in (bookie.directory / "tmp").glob("librocksdbjni*.so"):
+            copied = directory / f"{_ROCKSDB}.new"
+            shutil.copyfile(unpacked, copied)
+            copied.rename(directory / _ROCKSDB)  # never in place: who has it mapped would crash
+        bookie.terminate()
+        zookeeper.terminate()
+    tree.rename(directory / _TREE)
 
 
 @functools.cache

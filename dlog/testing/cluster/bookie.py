@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlog.errors import ConfigError, Unavailable
-from dlog.testing.cluster.archive import BOOKIE_MAIN
+from dlog.testing.cluster.archive import BOOKIE_MAIN, TOOL_MAIN
 from dlog.testing.cluster.ports import LOOPBACK, Port
 from dlog.testing.cluster.process import JavaCommand, JavaProcess, run_to_end
 from dlog.testing.cluster.zookeeper import ZooKeeper
@@ -56,8 +56,9 @@ SETTINGS_DEFAULT: Mapping[str, str] = {
     "diskUsageThreshold": "0.999",
     "diskUsageWarnThreshold": "0.998",
     "diskUsageLwmThreshold": "0.997",
-    "diskCheckInterval": "500",
 }
+# A disk of its own may be filled at will, which is to be noticed soon.
+_DISK_SETTINGS: Mapping[str, str] = {"diskCheckInterval": "500"}
 
 # Settings for some tests. A short queue refuses adds (106) in the middle of any burst; a small
 # write cache does not, it only makes them wait.
@@ -156,6 +157,10 @@ class Bookie(JavaProcess):
             raise ConfigError(f"stop {self.name} before it is wiped")
         self.tool("bookieformat", "-nonInteractive", "-force", "-deleteCookie")
 
+    def init_cluster(self) -> None:
+        """The tree of a new cluster, before the first start of any bookie."""
+        self.tool("initnewcluster")
+
     def fill_disk(self) -> None:
         """Leave no byte free for ledgers (`disk_bytes` only): the bookie turns read-only."""
         if self.disk_bytes is None:
@@ -177,7 +182,7 @@ class Bookie(JavaProcess):
             f"BookieShell {words[0]}",
             self.directory / "tool",
             JavaCommand(
-                "org.apache.bookkeeper.bookie.BookieShell",
+                TOOL_MAIN,
                 ["-conf", str(self._write_config()), *words],
                 self._class_path,
                 heap_mb=self._heap_mb,
@@ -226,6 +231,7 @@ class Bookie(JavaProcess):
             _mount_memory(data, self.disk_bytes)
         settings = {
             **SETTINGS_DEFAULT,
+            **({} if self.disk_bytes is None else _DISK_SETTINGS),
             "bookieId": self.bookie_id,
             "bookiePort": str(self.port),
             "metadataServiceUri": f"zk+hierarchical://{self._zookeeper.hosts}{self._ledgers_root}",

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from dlog.errors import ConfigError
+from dlog.testing.cluster import archive
 from dlog.testing.cluster.bookie import DIRECT_MB_DEFAULT, HEAP_MB_DEFAULT, Bookie
 from dlog.testing.cluster.jars import BOOKKEEPER_DEFAULT, class_path
 from dlog.testing.cluster.process import JavaProcess
@@ -56,6 +58,7 @@ class Cluster:
             raise ConfigError(f"a cluster has no {bookies} bookies")
         self.version = version
         self.bookies: list[Bookie] = []
+        self._numbers = itertools.count(1)  # none comes again
         self._count = bookies
         self._settings = dict(settings or {})
         self._heap_mb, self._direct_mb, self._quick = heap_mb, direct_mb, quick
@@ -105,7 +108,7 @@ class Cluster:
         version: str | None = None,
     ) -> Bookie:
         """One more, not yet started: `start()` it and wait. It may be of another release."""
-        number = len(self.bookies) + 1
+        number = next(self._numbers)
         bookie = Bookie(
             f"bookie-{number}",
             self.directory / f"bookie-{number}",
@@ -138,13 +141,14 @@ class Cluster:
         )
         self._zookeeper = zookeeper
         self._adopt(zookeeper, zookeeper.release)
+        is_short_lived = self._quick and self._count > 0
+        has_tree = is_short_lived and archive.copy_tree(self.version, zookeeper.data)
         zookeeper.start()
         yield zookeeper.wait_until_serving
-        if self._count == 0:
-            return
         for _ in range(self._count):
             self.add_bookie()
-        yield lambda: _format(self.bookies[0])
+        if self.bookies and not has_tree:
+            yield self.bookies[0].init_cluster
         for bookie in self.bookies:
             bookie.start()
         for bookie in self.bookies:
@@ -203,8 +207,3 @@ class Cluster:
 def _bring_jars(version: str) -> None:
     """Maven may take minutes, the first time."""
     class_path(version)
-
-
-def _format(bookie: Bookie) -> None:
-    """The tree of a new cluster, made by BookKeeper's own tool."""
-    bookie.tool("initnewcluster")

@@ -68,6 +68,11 @@ class ZooKeeper(JavaProcess):
             raise ConfigError("this ZooKeeper was started without TLS")
         return f"{LOOPBACK}:{self._secure_port.number}"
 
+    @property
+    def data(self) -> Path:
+        """Its directory of logs and snapshots."""
+        return self.directory / "data"
+
     def ask(self, word: str) -> str:
         """One of ZooKeeper's four-letter words, as `dump`; "" when there is no answer."""
         answer = b""
@@ -114,8 +119,8 @@ class ZooKeeper(JavaProcess):
         return "standalone" in self.ask("srvr")
 
     def _java_command(self) -> JavaCommand:
-        data, config = self.directory / "data", self.directory / "zoo.cfg"
-        data.mkdir(exist_ok=True)
+        config = self.directory / "zoo.cfg"
+        self.data.mkdir(exist_ok=True)
         least, most = SESSION_TICKS
         secure = dict(self._tls or {})
         if self._secure_port is not None:
@@ -124,7 +129,7 @@ class ZooKeeper(JavaProcess):
         config.write_text(
             _CONFIG.format(
                 tick_ms=self._tick_ms,
-                data=data,
+                data=self.data,
                 port=self.port,
                 host=LOOPBACK,
                 least_ms=least * self._tick_ms,

@@ -48,3 +48,21 @@ def test_one_of_another_java_or_other_jars_is_not_used(
     (place[0].parent / changed).write_bytes(b"another one")
     archive._directory.cache_clear()
     assert archive.flags(place[0], BOOKIE_MAIN, place[1]) == []
+
+
+def test_a_bookie_finds_the_library_that_it_would_unpack(place: tuple[Path, str]) -> None:
+    kept = _keep(place, "librocksdbjni.so")
+    assert archive.flags(place[0], BOOKIE_MAIN, place[1]) == [f"-Djava.library.path={kept.parent}"]
+
+
+def test_the_tree_of_a_new_cluster_is_copied_if_there_is_one(
+    place: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "find_java", lambda: place[0])
+    monkeypatch.setattr(archive, "class_path", lambda version: place[1])
+    archive._directory.cache_clear()
+    assert not archive.copy_tree("4.18.0", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    _keep(place, "tree/version-2/log.1")
+    assert archive.copy_tree("4.18.0", tmp_path / "data")
+    assert (tmp_path / "data" / "version-2" / "log.1").is_file()
