@@ -40,7 +40,7 @@ print(transcripts(range(5)))
 """
 
 
-@stretches(60, 2_000, per_minute=960)
+@stretches(40, 2_000, per_minute=960)
 def test_no_history_breaks_a_promise(stretch: Stretch) -> None:
     play("drivers", stretch)
 

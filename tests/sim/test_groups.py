@@ -26,7 +26,7 @@ from tests.sim.histories import (
     stretches,
 )
 
-HISTORIES, HISTORIES_MAX = 250, 1500
+HISTORIES, HISTORIES_MAX = 150, 1500
 PLANTS = {**groups.PLANTS, **groups_weights.PLANTS}
 CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None)
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))

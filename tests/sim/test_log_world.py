@@ -71,14 +71,14 @@ def test_no_history_over_loose_ledgers_breaks_a_promise_and_all_of_them_heal(
     play_and_meet("log-abstract", stretch, [*OF_LOGS, *OF_ABSTRACT], POINTS, within=300)
 
 
-@stretches(300, 10_000, per_minute=2_800)
+@stretches(200, 10_000, per_minute=2_800)
 def test_no_history_over_bookies_breaks_a_promise_and_all_of_them_heal(stretch: Stretch) -> None:
     """The same and I11, I12, I14, with the BookKeeper client's cores below the log's."""
     points = [*POINTS, *trace.BOOKIE_POINTS]
     play_and_meet("log", stretch, [*OF_LOGS, *OF_BOOKIES], points, within=600)
 
 
-@stretches(500, 15_000, per_minute=5_800)
+@stretches(400, 15_000, per_minute=5_800)
 def test_no_history_of_a_truncated_log_skips_loses_or_keeps_what_it_should_not(
     stretch: Stretch,
 ) -> None:
@@ -106,7 +106,7 @@ def test_no_look_at_a_log_cries_wolf_or_takes_what_is_needed(stretch: Stretch) -
     play_and_meet("log-fsck", stretch, OF_LOOKS, ["repair.ledger_deleted"], within=150)
 
 
-@stretches(240, 6_000, per_minute=2_400)
+@stretches(160, 6_000, per_minute=2_400)
 def test_no_damaged_list_loses_moves_or_skips_anything_and_repair_makes_it_whole(
     stretch: Stretch,
 ) -> None:

@@ -38,7 +38,7 @@ HAPPENS = (
 ).split(", ")
 
 
-@stretches(60, 5_000, per_minute=940)
+@stretches(40, 5_000, per_minute=940)
 def test_no_history_breaks_a_promise(stretch: Stretch) -> None:
     """I17 to I19, I25 to I27, I30, I31: see `streams_life_truth`."""
     play("streams-life", stretch)
