@@ -6,11 +6,14 @@ hand, DLOG_SIM_SECONDS plays for at least so long, and DLOG_SIM_FIRST begins at 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from dlog.testing.sim import users
 from dlog.testing.sim.corpus import STALE, hunt_from_telling
 from dlog.testing.sim.planted import Plant
 from dlog.testing.sim.runs import Hunt, Tally, run_many
@@ -19,6 +22,7 @@ FIRST = int(os.environ.get("DLOG_SIM_FIRST", "0"))
 SECONDS = float(os.environ.get("DLOG_SIM_SECONDS", "0"))
 FULL_TIMEOUT_S = 1_200
 SLICE_S = 12.0
+MORE = 50  # histories at a time, until what must happen has happened
 
 # A recorded history that does not tell any more is named among the warnings of the run.
 names_what_no_longer_tells = pytest.mark.filterwarnings(
@@ -39,12 +43,11 @@ class Stretch:
 
 def stretches(middle: int, long: int, *, per_minute: int) -> pytest.MarkDecorator:
     """Runs the test with a `stretch` of histories: the first `middle` ones in the tier test, and in
-    the tier full `long` more, in slices of about SLICE_S. A quiet core plays `per_minute` of them,
-    a busy one half of that."""
+    the tier full `long` more, in slices of about SLICE_S. A quiet core plays `per_minute`."""
     timeout = pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS)
     usual = (pytest.mark.tier("test"), timeout)
     size = max(middle, round(per_minute * SLICE_S / 60))
-    full = (pytest.mark.tier("full", seconds=120 * size / per_minute), timeout)
+    full = (pytest.mark.tier("full", seconds=60 * size / per_minute), timeout)
     params = [pytest.param(Stretch(FIRST, middle), marks=usual, id=str(Stretch(FIRST, middle)))]
     for first in range(FIRST + middle, FIRST + middle + long, size):
         part = Stretch(first, size)
@@ -52,10 +55,11 @@ def stretches(middle: int, long: int, *, per_minute: int) -> pytest.MarkDecorato
     return pytest.mark.parametrize("stretch", params)
 
 
-def counts(middle: int, long: int) -> pytest.MarkDecorator:
-    """Runs the test with `count` histories: the middle count each time, the long one in full."""
-    full = (pytest.mark.tier("full"), pytest.mark.timeout(FULL_TIMEOUT_S + 2 * SECONDS))
-    usual = (pytest.mark.tier("test"), pytest.mark.timeout(180 + 3 * SECONDS))
+def counts(middle: int, long: int, *, seconds: float) -> pytest.MarkDecorator:
+    """Runs the test with `count` histories: the middle count each time, and in full the long one,
+    which takes so many seconds."""
+    full = (pytest.mark.tier("full", seconds=seconds), pytest.mark.timeout(FULL_TIMEOUT_S))
+    usual = (pytest.mark.tier("test"), pytest.mark.timeout(180))
     return pytest.mark.parametrize(
         "count", [pytest.param(middle, marks=usual), pytest.param(long, marks=full)]
     )
@@ -73,6 +77,23 @@ def play(world: str, stretch: Stretch, **fixed: Any) -> Tally:
     return tally
 
 
+def play_and_meet(
+    world: str, stretch: Stretch, facts: Iterable[str], points: Iterable[str] = (), *, within: int
+) -> None:
+    """These histories. All of these facts must happen in them, and all of these crash points be
+    reached. As long as some are missing, more histories are played behind them, `within` in all: if
+    that is not enough, they are too tame."""
+    wanted = [*facts, *points]
+    tally = play(world, stretch)
+    met = tally.marks + tally.points
+    while (missing := [each for each in wanted if not met[each]]) and tally.histories < within:
+        count = min(MORE, within - tally.histories)
+        more = play(world, Stretch(stretch.first + tally.histories, count))
+        met += more.marks + more.points
+        tally.histories += more.histories
+    assert not missing, f"none of {tally.histories} histories met {missing}"
+
+
 def noticed(plant: Plant, *, count: int) -> Hunt:
     """Fails unless the planted bug is noticed within `count` histories behind the recorded one."""
     found = hunt_from_telling(plant, count=count)
@@ -80,3 +101,12 @@ def noticed(plant: Plant, *, count: int) -> Hunt:
     # A planted bug that does not fit its surroundings any more is noticed too, and shows nothing.
     assert not isinstance(found.finding.error, STALE), found.finding
     return found
+
+
+@contextmanager
+def fails_as_it_is() -> Iterator[None]:
+    """A story must fail in here. What it takes is not looked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(users, "PLAN", replace(users.PLAN, shrink_s=0.0))
+        with pytest.raises(users.HistoryFailed):
+            yield

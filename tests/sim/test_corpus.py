@@ -21,7 +21,7 @@ PLANTS = all_plants()
 RECORDED = corpus.recorded()
 SLICE_EVENTS = 60_000  # of one item: a second or two
 # The first histories of each world, for worlds without planted bugs, too.
-FIRST_HISTORIES = {"workers": 2, "drivers": 5, "log-life-bookies": 10}
+FIRST_HISTORIES = {"workers": 1, "drivers": 5, "log-life-bookies": 5, "streams-life": 5}
 PLANT = "a_dead_writer_comes_back"
 
 
@@ -51,7 +51,7 @@ def test_no_history_that_noticed_a_bug_breaks_a_promise(name: str) -> None:
 
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_the_first_histories_break_no_promise(world: str) -> None:
-    run_many(world, count=FIRST_HISTORIES.get(world, 20)).check()
+    run_many(world, count=FIRST_HISTORIES.get(world, 10)).check()
 
 
 def test_each_bug_that_histories_notice_has_a_recorded_history() -> None:

@@ -21,13 +21,13 @@ from dlog.testing.sim import Simulation, simulate
 from dlog.testing.sim.planted import planted, workers, workers_heart
 from dlog.testing.sim.runs import run_many
 from dlog.testing.sim.tape import of_seed
-from dlog.testing.sim.users import HistoryFailed
 from dlog.testing.sim.workers_oracle import Database, Life, Visit, WorkersOracle
 from dlog.testing.sim.workers_swarm import WorkersWeather
 from dlog.testing.sim.world import Violation, World
 from tests.sim.histories import (
     Stretch,
     counts,
+    fails_as_it_is,
     names_what_no_longer_tells,
     noticed,
     play,
@@ -40,7 +40,7 @@ CAUGHT = sorted(name for name, plant in PLANTS.items() if plant.survives is None
 SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 
 
-@stretches(6, 200, per_minute=60)
+@stretches(4, 150, per_minute=88)
 def test_no_history_of_workers_breaks_a_promise(stretch: Stretch) -> None:
     """I19 to I22, I25, I27, LH-11, LH-28, LH-51, LH-57, LH-58: see `WorkersOracle`."""
     play("workers", stretch)
@@ -54,7 +54,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
-@counts(2, 30)
+@counts(2, 30, seconds=10)
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""
@@ -252,7 +252,7 @@ async def test_the_last_holds_of_a_job_are_dropped(sim: Simulation) -> None:
     ],
 )
 def test_a_story_notices_what_histories_do_not(name: str, story: Any) -> None:
-    with planted(PLANTS[name]), pytest.raises(HistoryFailed):
+    with planted(PLANTS[name]), fails_as_it_is():
         story()
 
 

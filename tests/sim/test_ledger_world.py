@@ -61,7 +61,7 @@ MARKS = [
 ]
 
 
-@stretches(800, 30_000, per_minute=17_400)
+@stretches(800, 30_000, per_minute=13_800)
 def test_nothing_is_lost_and_everything_ends(stretch: Stretch) -> None:
     tally = play("ledger", stretch)
     assert [mark for mark in MARKS if not tally.marks[mark]] == []
@@ -100,7 +100,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=PLANTED_HISTORIES_MAX)
 
 
-@counts(50, 500)
+@counts(50, 500, seconds=3)
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""

@@ -18,7 +18,7 @@ FACTS = (
 ).split(", ")
 
 
-@stretches(1_500, 100_000, per_minute=55_000)
+@stretches(1_500, 60_000, per_minute=38_000)
 def test_no_history_of_a_document_loses_mixes_or_goes_back(stretch: Stretch) -> None:
     """CL-01, CL-02, CL-08, CL-20: versions grow for each follower, one is in force whole or not at
     all, what did not change is not touched, no update is lost or made twice, history is exact, and

@@ -38,13 +38,13 @@ HAPPENS = (
 ).split(", ")
 
 
-@stretches(120, 12_000, per_minute=1_500)
+@stretches(40, 5_000, per_minute=940)
 def test_no_history_breaks_a_promise(stretch: Stretch) -> None:
     """I17 to I19, I25 to I27, I30, I31: see `streams_life_truth`."""
     play("streams-life", stretch)
 
 
-@pytest.mark.tier("full", seconds=60)
+@pytest.mark.tier("full", seconds=65)
 @pytest.mark.timeout(FULL_TIMEOUT_S)
 def test_all_features_meet() -> None:
     """The weather sees to each pair in about ten of a thousand histories."""
@@ -73,7 +73,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
-@counts(5, 200)
+@counts(5, 200, seconds=14)
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_a_survivor_does_no_harm(name: str, count: int) -> None:
     """If one of these is noticed one day, it belongs to the others."""

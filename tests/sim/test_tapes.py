@@ -16,8 +16,8 @@ from dlog.testing.sim.tape import of_seed
 from dlog.testing.sim.worlds import WORLDS
 
 TAPES = sorted((Path(__file__).parent / "tapes").glob("*.json"))
-COUNTS = {"log": 60, "log-abstract": 60, "log-cuts": 60}
-LONG = {"log": 2_500, "log-abstract": 6_500, "log-cuts": 5_000}
+COUNTS = {"log": 15, "log-abstract": 20, "log-cuts": 20}
+LONG = {"log": 600, "log-abstract": 1_500, "log-cuts": 3_000}
 
 
 def _digests(world: str, count: int, hash_seed: str) -> subprocess.Popen[str]:
@@ -45,7 +45,7 @@ def test_a_tape_is_a_history(world: str) -> None:
     _played_twice(world, COUNTS[world], 170)
 
 
-@pytest.mark.tier("full")
+@pytest.mark.tier("full", seconds=30)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("world", sorted(LONG))
 def test_thousands_of_tapes_are_histories(world: str) -> None:

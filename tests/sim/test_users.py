@@ -72,7 +72,7 @@ def hasty(tmp_path: Path) -> Path:
 
 @pytest.mark.tier("test")
 def test_a_failure_tells_what_broke_and_how_to_see_it_again(hasty: Path) -> None:
-    told = _pytest(hasty, "--dlog-shrink", "1")
+    told = _pytest(hasty, "--dlog-shrink", "0.3")
     found = re.search(r"test_hasty.py::test_hasty failed in history \d+ of 40 \(seed (\d+)\)", told)
     assert found, told
     assert "AssertionError" in told or "Fenced" in told
