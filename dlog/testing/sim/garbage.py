@@ -17,7 +17,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_at_the_end() -> Iterator[None]:
-    """Collects what became garbage inside, and only that, in silence."""
+    """Collects what became garbage inside, and only that, in silence. Where something was frozen
+    before, as a run of tests freezes what it imported, all stays so."""
+    was_frozen = gc.get_freeze_count() > 0
     gc.freeze()
     try:
         yield
@@ -30,7 +32,8 @@ def collected_at_the_end() -> Iterator[None]:
                 gc.collect()
         finally:
             sys.unraisablehook = hook
-            gc.unfreeze()
+            if not was_frozen:
+                gc.unfreeze()
 
 
 def forget_frames(error: BaseException | None) -> None:
