@@ -25,6 +25,8 @@ from tests.api.adapter import Api, rest_of
 from tests.api.waiting import DEADLINE_S
 from tests.pace import stretched
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 CODECS = [("lz4", "lz4.block"), ("zstd", "zstandard")]
 
 

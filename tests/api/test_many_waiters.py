@@ -8,11 +8,15 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 import dlog
 from dlog.sync.portal import Portal
 from tests.api.adapter import Api, rest_of
 from tests.api.waiting import DEADLINE_S, eventually
 from tests.pace import stretched
+
+pytestmark = pytest.mark.crosswise(seconds=1)
 
 WAITERS = 3
 CALLS = ("read", "_fill", "fill", "_choose", "wait")  # what a sync handle asks its loop for

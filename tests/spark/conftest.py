@@ -13,7 +13,15 @@ import pytest
 
 pyspark = pytest.importorskip("pyspark", reason="the package pyspark is not installed")
 
+# A session of minutes is over before the optimizing compiler pays; tables of a few rows are read
+# before code for them is generated.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -XX:-UsePerfData"
 CONF = {
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.python.filterPushdown.enabled": "true",
