@@ -57,7 +57,8 @@ class Forked:
 
 
 class Forks:
-    """One for all tests of a worker. `modules` are imported before the first program starts."""
+    """One for all tests of a worker: use as a context. `modules` are imported before the first
+    program starts."""
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
@@ -92,7 +93,10 @@ class Forks:
         self._socket = ours
         return ours
 
-    def end(self) -> None:
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._socket is not None and self._server is not None:
             self._socket.close()
             self._server.wait(START_S)

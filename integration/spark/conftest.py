@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dlog.testing.cluster import Cluster
-from tests.spark.conftest import spark
+from tests.spark.conftest import quick_start, spark
 
-__all__ = ["spark", "url"]
+__all__ = ["quick_start", "spark", "url"]
 
 _roots = itertools.count()
 HERE = Path(__file__).parent

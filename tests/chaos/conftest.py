@@ -15,9 +15,8 @@ from tests.tidy.source import ROOT
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    made = Forks(PROGRAM)
-    yield made
-    made.end()
+    with Forks(PROGRAM) as made:
+        yield made
 
 
 @pytest.fixture
