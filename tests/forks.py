@@ -12,10 +12,10 @@ import importlib
 import json
 import os
 import runpy
+import select
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +28,6 @@ START_S = 60.0
 LENGTH_BYTES = 4
 FDS = 3
 _PR_SET_CHILD_SUBREAPER = 36
-_POLL_S = 0.001
 
 
 class Forked:
@@ -48,11 +47,15 @@ class Forked:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        deadline_s = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if deadline_s is not None and time.monotonic() > deadline_s:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-            time.sleep(_POLL_S)
+        if self._code is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                select.select([ended], [], [], timeout)
+            finally:
+                os.close(ended)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return code
 
 
@@ -136,23 +139,24 @@ def _serve(connection: socket.socket) -> list[str]:
             told += connection.recv(1 << 16)
         request: dict[str, Any] = json.loads(told)
         reading, writing = os.pipe()
+        waits, begins = os.pipe()
         between = os.fork()
         if between == 0:
-            parent = os.getpid()
             program = os.fork()
             if program:
                 os.write(writing, b"%d\n" % program)
                 os._exit(0)
-            for fd in (reading, writing):
+            for fd in (reading, writing, begins):
                 os.close(fd)
             connection.close()
-            while os.getppid() == parent:  # a program may look whether its parent changes
-                time.sleep(_POLL_S)
+            os.read(waits, 1)  # until the server closes the other end
+            os.close(waits)
             become(request, fds)
             return list(request["words"])
-        for fd in (*fds, writing):
+        for fd in (*fds, writing, waits):
             os.close(fd)
-        os.waitpid(between, 0)  # from here on the program is a child of the test's process
+        os.waitpid(between, 0)  # from here on the program is a child of the test's process,
+        os.close(begins)  # and begins: it may look whether its parent changes
         with open(reading, "rb") as pid:
             connection.sendall(pid.read())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -9,16 +10,15 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dlog.testing.children import Children
+from tests.api.waiting import eventually
 from tests.forks import Forks
 from tests.launcher import Launcher
-from tests.pace import Deadline
 from tests.tidy.source import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks by Linux's means")
@@ -76,10 +76,7 @@ def test_a_signal_to_the_launcher_ends_the_fork(launcher: Launcher, number: int)
     ):
         os.close(reading)
         told.write(b"1\n")
-        deadline = Deadline(20)
-        while unread(writing):
-            assert not deadline.passed()
-            time.sleep(0.005)
+        asyncio.run(eventually(lambda: not unread(writing)))
         client.send_signal(number)
         assert client.wait(60) == -number
         assert client.stdout is not None
