@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from dlog import trace
-from tests.pace import Deadline, stretched
+from tests.pace import Deadline, waited
 
 DEADLINE_S = 20.0
 LOOK_AGAIN_S = 0.002
@@ -46,7 +46,7 @@ class Gate:
 
     def pass_through(self) -> None:
         self.reached.set()
-        assert self._open.wait(stretched(DEADLINE_S)), "the gate was never opened"
+        assert waited(self._open.wait, DEADLINE_S), "the gate was never opened"
 
     def open(self) -> None:
         self._open.set()
