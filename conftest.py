@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from tests.tiers import TIERS, select
@@ -23,10 +21,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
-
-
-def pytest_collection_finish() -> None:
-    """Modules and items stay as long as the run. The collector, which many tests call to see what
-    is left behind, need not go through them again and again."""
-    gc.collect()
-    gc.freeze()

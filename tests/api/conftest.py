@@ -79,6 +79,15 @@ def open_files() -> set[str]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="module")
+def what_was_there_is_frozen() -> Iterator[None]:
+    """The collector, which is called until nothing is left of a test, goes only through what the
+    tests of this module made: not through all modules and items of the run."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
     """No task, thread or descriptor outlives the test that made it."""

@@ -17,9 +17,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_at_the_end() -> Iterator[None]:
-    """Collects what became garbage inside, and only that, in silence. Where something was frozen
-    before, as a run of tests freezes what it imported, all stays so."""
-    was_frozen = gc.get_freeze_count() > 0
+    """Collects what became garbage inside, and only that, in silence."""
     gc.freeze()
     try:
         yield
@@ -32,8 +30,7 @@ def collected_at_the_end() -> Iterator[None]:
                 gc.collect()
         finally:
             sys.unraisablehook = hook
-            if not was_frozen:
-                gc.unfreeze()
+            gc.unfreeze()
 
 
 def forget_frames(error: BaseException | None) -> None:
