@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 END_S = 60.0
 FDS = 3
 LENGTH_BYTES = 4
+SOCKET = "launcher.socket"
 
 # The executable: a few milliseconds. It waits for the exit code, and passes signals on.
 CLIENT = """\
@@ -37,7 +38,9 @@ if len(words) < 2 or words[0] != "-m" or words[1] not in {modules!r}:
     os.execv({python!r}, [{python!r}, *words])
 import json, socket
 server = socket.socket(socket.AF_UNIX)
-server.connect({address!r})
+place = os.open({place!r}, os.O_RDONLY)
+server.connect(f"/proc/self/fd/{{place}}/{name}")  # the path itself may be too long
+os.close(place)
 told = json.dumps(
     {{"words": words[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
 ).encode()
@@ -62,14 +65,15 @@ class Launcher:
     """`path` is the executable. The server starts at once, and ends with `end()`."""
 
     def __init__(self, place: Path, modules: Sequence[str], imports: Sequence[str] = ()) -> None:
-        address = str(place / "launcher.socket")
         self.path = place / "python"
         self.path.write_text(
-            CLIENT.format(python=sys.executable, modules=[*modules], address=address)
+            CLIENT.format(python=sys.executable, modules=[*modules], place=str(place), name=SOCKET)
         )
         self.path.chmod(0o700)
         self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(address)
+        directory = os.open(place, os.O_RDONLY)
+        self._listening.bind(f"/proc/self/fd/{directory}/{SOCKET}")
+        os.close(directory)
         self._listening.listen(64)
         fd = self._listening.fileno()
         self._server = subprocess.Popen(

@@ -28,7 +28,7 @@ PROGRAM = "json.tool"  # reads its standard input to the end, then says what it 
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    made = Launcher(tmp_path_factory.mktemp("launcher"), [PROGRAM])
+    made = Launcher(tmp_path_factory.mktemp("launcher-" + "x" * 120), [PROGRAM])
     yield made
     made.end()
 
