@@ -8,8 +8,10 @@ prints the largest at its end, so that a regression cannot hide behind it.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 SLOWNESS_MAX = 4.0
 QUIET_PROBE_S = 0.010  # the work below on a quiet core of the machine that the figures are of
@@ -47,6 +49,25 @@ def stretched(deadline_s: float) -> float:
 def within(took_s: float, bound_s: float) -> bool:
     """Whether something took less than its bound, on this machine as busy as it is now."""
     return took_s < bound_s or took_s < stretched(bound_s)
+
+
+@asynccontextmanager
+async def timeout(seconds: float) -> AsyncIterator[None]:
+    """`asyncio.timeout`, but what takes too long has the deadline for this machine. What ends in
+    time costs no measurement, which is 50 ms of a core."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    async with asyncio.timeout(None) as scope:
+        passed = loop.call_later(seconds, lambda: scope.reschedule(began_s + stretched(seconds)))
+        try:
+            yield
+        finally:
+            passed.cancel()
+
+
+def waited(wait: Callable[[float], bool], seconds: float) -> bool:
+    """Of a thread that waits by `threading.Event.wait` or the like: likewise."""
+    return wait(seconds) or wait(stretched(seconds) - seconds)
 
 
 class Deadline:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dlog.testing.cluster import Cluster
-from tests.spark.conftest import clients_of_the_driver_end, spark
+from tests.spark.conftest import clients_of_the_driver_end, quick_start, spark
 
-__all__ = ["clients_of_the_driver_end", "spark", "url"]
+__all__ = ["clients_of_the_driver_end", "quick_start", "spark", "url"]
 
 _roots = itertools.count()
 HERE = Path(__file__).parent

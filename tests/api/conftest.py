@@ -17,6 +17,18 @@ from tests.api.adapter import AioApi, Api, SyncApi
 from tests.api.waiting import DEADLINE_S, eventually
 
 _worlds = itertools.count()
+# Of a test marked `crosswise`, these run in `make full`: without them it has run on both backends
+# and through both faces all the same.
+IN_FULL = {("aio", "memory"), ("sync", "file")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("crosswise")
+        if mark is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            params = item.callspec.params
+            if (params.get("make_api"), params.get("url")) in IN_FULL:
+                item.add_marker(pytest.mark.tier("full", seconds=mark.kwargs["seconds"]))
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -65,6 +77,15 @@ def open_files() -> set[str]:
         except FileNotFoundError:
             continue
     return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_was_there_is_frozen() -> Iterator[None]:
+    """The collector, which is called until nothing is left of a test, goes only through what the
+    tests of this module made: not through all modules and items of the run."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

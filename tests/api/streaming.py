@@ -21,7 +21,7 @@ KEYS = [b"key %d" % number for number in range(40)]
 ByKey = dict[bytes, list[bytes]]
 
 
-AHEAD_MAX = 2_000  # of what a test waits for: then one at a time, or all take long to check
+AHEAD_MAX = 500  # of what a test waits for: then one at a time, or all take long to check
 
 
 class Load:

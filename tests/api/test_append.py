@@ -11,6 +11,8 @@ import pytest
 import dlog
 from tests.api.adapter import Api
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 ALL_BYTES = bytes(range(256))
 
 

@@ -22,6 +22,8 @@ from dlog.meta.log_meta import LogMeta
 from dlog.writer.engine import Engine
 from tests.api.adapter import AioApi, Api
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 _worlds = itertools.count()
 SMALL = dlog.LogOptions(segment_bytes=16 << 10)
 

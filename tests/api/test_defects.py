@@ -23,7 +23,7 @@ from dlog.writer.pipe import Pipe
 from dlog.writer.policy import BySizeAndAge
 from tests.api.adapter import Api, rest_of
 from tests.api.waiting import DEADLINE_S
-from tests.pace import stretched
+from tests.pace import timeout
 
 CODECS = [("lz4", "lz4.block"), ("zstd", "zstandard")]
 
@@ -107,7 +107,7 @@ NAMES = [
 
 async def _told_or_done(ticket: Any) -> dlog.DlogError | None:
     """Either it is there, or it ended with an error: never neither."""
-    async with asyncio.timeout(stretched(DEADLINE_S)):
+    async with timeout(DEADLINE_S):
         try:
             await ticket
         except dlog.DlogError as error:
@@ -151,7 +151,7 @@ async def test_a_defect_ends_the_writer_and_every_message_is_told(
     assert caught.value.handle is dlog.Handle.DEAD
     assert caught.value.outcome is dlog.Outcome.NOT_HAPPENED
     assert log.closed
-    async with asyncio.timeout(stretched(DEADLINE_S)):
+    async with timeout(DEADLINE_S):
         await log.close()
     assert any("broke" in record.message for record in caplog.records)
     there = await api.values()
@@ -183,7 +183,7 @@ async def test_a_defect_of_an_appender_is_told(
     assert told.outcome is dlog.Outcome.UNKNOWN
     with pytest.raises(dlog.Broken):
         await log.append(b"after", timeout=5)
-    async with asyncio.timeout(stretched(DEADLINE_S)):
+    async with timeout(DEADLINE_S):
         await log.close()
 
 
@@ -214,7 +214,7 @@ async def test_a_defect_while_a_ledger_is_replaced_tells_what_was_rebuilt(
     for ticket in tickets:
         error_told = await _told_or_done(ticket)
         assert error_told is None or isinstance(error_told, dlog.Broken)
-    async with asyncio.timeout(stretched(DEADLINE_S)):
+    async with timeout(DEADLINE_S):
         await log.close()
 
 
@@ -231,7 +231,7 @@ async def test_a_defect_ends_the_segment_of_a_job(
         _break(monkeypatch, owner, name if name == "encode" else "_stamp")
         await segment.append_many([b"1", b"2"])
         with pytest.raises(dlog.Broken, match="a defect of ours"):
-            async with asyncio.timeout(stretched(DEADLINE_S)):
+            async with timeout(DEADLINE_S):
                 await segment.close()
         assert any("broke" in record.message for record in caplog.records)
         await segment.abort()
@@ -256,7 +256,7 @@ async def test_a_defect_of_one_shard_is_told_by_its_stream(
         for ticket in tickets:
             error_told = await _told_or_done(ticket)
             assert error_told is None or "a defect of ours" in error_told.message
-        async with asyncio.timeout(stretched(DEADLINE_S)):
+        async with timeout(DEADLINE_S):
             try:
                 await log.close()
             except dlog.DlogError as failure:
@@ -283,7 +283,7 @@ async def test_a_defect_of_a_close_is_told_and_leaves_nothing(
     log = await api.open_writer()
     await log.append(b"before")
     _break(monkeypatch, engine, "close")
-    async with asyncio.timeout(stretched(DEADLINE_S)):
+    async with timeout(DEADLINE_S):
         with pytest.raises(dlog.Broken, match="a defect of ours"):
             await log.close()
     async with api.open_writer() as log:

@@ -14,6 +14,8 @@ from tests.api.conftest import our_threads
 from tests.api.waiting import DEADLINE_S, eventually, held_at
 from tests.pace import Deadline
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 def said_when_dropped(held: list[Any], *, warnings_expected: int = 1) -> list[str]:
     """What is warned of while the last references go. The very last may be the loop's own thread's,

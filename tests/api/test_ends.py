@@ -13,6 +13,8 @@ from dlog.clock import us_datetime
 from tests.api.adapter import Api, rest_of
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 @pytest.fixture
 async def messages(api: Api) -> list[dlog.Message]:

@@ -36,6 +36,8 @@ from tests.api.planting import (
     with_segment,
 )
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from tests.api.grouping import GROUP, STREAM, Seen, seen_all, send, work
 from tests.api.planting import checked, filled, stores_of
 from tests.api.waiting import until
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def lose(stores: Stores, path: str) -> None:
     """The node, and all below it."""

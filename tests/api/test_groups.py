@@ -27,6 +27,8 @@ from tests.api.grouping import (
 from tests.api.test_drop import said_when_dropped
 from tests.api.waiting import eventually, until
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 def nothing(batch: Any) -> None:
     """A program that is content."""

@@ -12,6 +12,8 @@ from tests.api.adapter import Api
 from tests.api.grouping import GROUP, STREAM, Seen, a_group, kept_up_to, seen_all, send, work
 from tests.api.waiting import eventually, until
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 class Keeps(Seen):
     """Keeps something with a checkpoint of each shard's first batch, and says nothing more."""

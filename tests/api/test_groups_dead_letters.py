@@ -13,6 +13,8 @@ from tests.api.adapter import Api
 from tests.api.grouping import GROUP, STREAM, Seen, a_group, kept_up_to, send, why, work
 from tests.api.waiting import eventually, until
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 POISON = b"poison"
 LETTERS: dict[str, Any] = {
     "on_error": "dead_letter",

@@ -29,6 +29,8 @@ from tests.api.grouping import (
 )
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 POISON = b"77"
 
 

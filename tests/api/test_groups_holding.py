@@ -24,7 +24,15 @@ from tests.api.grouping import (
 from tests.api.planting import meta_of, stores_of
 from tests.api.waiting import until
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 HOLD = f"group {GROUP} of {STREAM}"
+SOON_MS = 50
+
+
+def not_yet() -> Any:
+    """In place of a program: the group is made, and consumes nothing."""
+    raise OSError("for now")
 
 
 async def truncate_everything(client: Any, stream: Any) -> list[Any]:
@@ -37,7 +45,7 @@ async def truncate_everything(client: Any, stream: Any) -> list[Any]:
 async def test_children_of_a_split_are_held_while_the_group_is_away(api: Api) -> None:
     async with a_group(api, shards=2) as (client, stream, writer):
         seen = Seen()
-        async with work(client, seen.process):
+        async with work(client, seen.process, flush_ms=SOON_MS):
             await seen_all(seen, 200)
             await kept_up_to(client, 200)
         children = await stream.split(0)
@@ -57,10 +65,6 @@ async def test_shards_are_held_before_any_worker_began_them(api: Api) -> None:
     """The group is there as soon as its first worker was opened, and no shard is begun: the
     program cannot be made yet."""
     async with a_group(api, shards=4) as (client, stream, _):
-
-        def not_yet() -> Any:
-            raise OSError("for now")
-
         async with work(client, not_yet):
             pass
         await truncate_everything(client, stream)
@@ -88,7 +92,7 @@ async def test_retention_alone_takes_nothing_that_a_group_away_did_not_consume(a
         stream = await client.create_stream(STREAM, shards=1, retention_bytes=1)
         async with stream.open_writer() as writer:
             seen = Seen()
-            async with work(client, seen.process):
+            async with work(client, seen.process, flush_ms=SOON_MS):
                 await send(writer, 20)
                 await seen_all(seen, 20)
                 await kept_up_to(client, 20)
@@ -146,10 +150,6 @@ async def test_the_group_of_a_stream_that_was_removed_holds_nothing_of_the_next(
 
 async def test_a_bounded_job_holds_the_shards_that_it_has_to_do_and_no_others(api: Api) -> None:
     async with a_group(api, shards=2) as (client, stream, writer):
-
-        def not_yet() -> Any:
-            raise OSError("for now")
-
         async with work(client, not_yet, stop_at_end=True):
             pass
         children = await stream.split(0)
@@ -182,7 +182,7 @@ async def test_a_founder_that_died_between_the_node_and_the_places_is_gone_on_wi
     api: Api, leases: str
 ) -> None:
     async with a_group(api, shards=2) as (client, stream, _), stores_of(api) as stores:
-        async with work(client, Seen().process, leases=leases):
+        async with work(client, not_yet, leases=leases):
             pass
         places = GroupPlaces(stores.layout, GROUP, STREAM)
         path = stores.layout.stream_hold(STREAM, HOLD)

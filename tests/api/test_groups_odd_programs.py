@@ -26,6 +26,8 @@ from tests.api.grouping import (
 )
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 def cancelled() -> None:
     raise asyncio.CancelledError

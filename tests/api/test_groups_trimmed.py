@@ -11,6 +11,8 @@ from tests.api.adapter import Api
 from tests.api.grouping import Seen, a_group, seen_all, send, work
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 def not_yet() -> Any:
     raise OSError("for now")

@@ -13,6 +13,8 @@ from tests.api.adapter import Api
 from tests.api.grouping import GROUP, STREAM, a_group, even, logs_of, send, until, work
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 class Lazy:
     """Takes everything, and never says that it is done with it."""

@@ -8,18 +8,22 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 import dlog
 from dlog.sync.portal import Portal
 from tests.api.adapter import Api, rest_of
 from tests.api.waiting import DEADLINE_S, eventually
-from tests.pace import stretched
+from tests.pace import SLOWNESS_MAX, timeout, waited
+
+pytestmark = pytest.mark.crosswise(seconds=1)
 
 WAITERS = 3
 CALLS = ("read", "_fill", "fill", "_choose", "wait")  # what a sync handle asks its loop for
 
 
 async def _ended(tasks: list[asyncio.Task[Any]]) -> list[Any]:
-    async with asyncio.timeout(stretched(DEADLINE_S)):
+    async with timeout(DEADLINE_S):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -121,9 +125,9 @@ def test_threads_are_told_that_the_loop_that_they_asked_is_gone() -> None:
 
     thread = threading.Thread(target=ask, name="asks", daemon=True)
     thread.start()
-    assert asked.wait(stretched(DEADLINE_S))
+    assert waited(asked.wait, DEADLINE_S)
     portal.stop()
-    thread.join(stretched(DEADLINE_S))
+    thread.join(DEADLINE_S * SLOWNESS_MAX)
     assert not thread.is_alive()
     assert isinstance(told[0], dlog.ConfigError)
     assert told[0].outcome is dlog.Outcome.UNKNOWN

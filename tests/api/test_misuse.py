@@ -16,6 +16,8 @@ import dlog
 from dlog import uri
 from tests.api.adapter import Api
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 GOOD_NAMES = [
     "a",
     "orders",

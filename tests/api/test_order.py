@@ -7,6 +7,8 @@ import pytest
 import dlog
 from tests.api.adapter import Api
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 SMALL_SEGMENTS = dlog.LogOptions(segment_bytes=4096)
 
 

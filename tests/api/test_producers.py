@@ -15,6 +15,8 @@ from dlog.writer.producers import Dedup
 from tests.api.adapter import Api
 from tests.api.waiting import eventually, held_at
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 P, Q = 7, 1 << 40
 
 

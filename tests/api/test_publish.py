@@ -30,6 +30,8 @@ from tests.api.planting import (
     with_segment,
 )
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 A, B, C = values_of("a", 30), values_of("b", 20), values_of("c", 10)
 
 

@@ -17,6 +17,8 @@ from tests.api.adapter import Api
 from tests.api.planting import change_meta, stores_of, with_segment
 from tests.api.programs import run
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 KIB = 1024
 multiprocessing.resource_tracker.ensure_running()  # for good, so before any test looks
 SMALL = dlog.LogOptions(segment_bytes=16 * KIB)

@@ -15,6 +15,8 @@ from dlog.ledger.embedded.store import _DATA_SUFFIX
 from tests.api.adapter import Api, rest_of
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 pyarrow = pytest.importorskip("pyarrow")
 
 KEYS = [b"k", None, b""]

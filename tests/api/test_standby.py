@@ -15,6 +15,8 @@ from dlog.wire.control import Birth
 from tests.api.adapter import Api, OnThread, on_thread
 from tests.api.waiting import DEADLINE_S, eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def messages_of(standby: Any) -> list[bytes | None]:
     """All until nobody writes any more, or up to our own writer."""

@@ -10,6 +10,8 @@ import dlog
 from dlog.clock import us_datetime
 from tests.api.adapter import Api, rest_of
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 COUNT = 30
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -21,7 +21,8 @@ from dlog.streams.driver import StreamDriver
 from dlog.streams.removal import forget_shards, remove_stream
 from dlog.streams.reshard import Site
 from dlog.streams.routing.hashing import key_hash
-from tests.api.streaming import KEYS, P, by_key, read_stream, truncate_all
+from tests.api.streaming import KEYS as MANY_KEYS
+from tests.api.streaming import P, by_key, read_stream, truncate_all
 from tests.api.waiting import eventually
 
 NAME = "orders"
@@ -66,7 +67,13 @@ class Dying(StreamDriver):
                 raise Killed
 
 
-# In the first quarter of the hashes.
+# Two of each quarter of the hashes: each of four shards has some.
+KEYS = [
+    key
+    for quarter in range(4)
+    for key in [key for key in MANY_KEYS if key_hash(key) >> 30 == quarter][:2]
+]
+# In the first quarter.
 OF_SHARD_2 = next(key for key in KEYS if key_hash(key) < 1 << 30)
 
 _tokens = itertools.count()
@@ -74,6 +81,18 @@ _tokens = itertools.count()
 
 def token() -> str:
     return f"{next(_tokens):012d}"
+
+
+# Every step of each procedure is tried in memory; the same steps of all but one on files are in
+# `make full`.
+def on_both(on_files: str, names: Iterable[str]) -> pytest.MarkDecorator:
+    full = pytest.mark.tier("full", seconds=2)
+    cases = [
+        pytest.param(url, name, marks=full if url == "file" and name != on_files else ())
+        for url in ("file", "memory")
+        for name in names
+    ]
+    return pytest.mark.parametrize(("url", "name"), cases, indirect=["url"])
 
 
 Making = Callable[[Site], Procedure[Any]]
@@ -136,7 +155,7 @@ async def left_behind(client: aio.Client) -> list[str]:
     return logs + await nodes_below(client, stores.layout.streams)
 
 
-@pytest.mark.parametrize("name", PROCEDURES)
+@on_both("merge", PROCEDURES)
 async def test_who_sleeps_at_any_step_while_the_stream_is_made_again_harms_nothing(
     url: str, name: str
 ) -> None:
@@ -173,7 +192,7 @@ async def test_who_sleeps_at_any_step_while_the_stream_is_made_again_harms_nothi
 
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("name", PROCEDURES)
+@on_both("remove", PROCEDURES)
 async def test_what_died_at_any_step_is_gone_on_with_and_leaves_nothing(
     url: str, name: str, is_applied: bool
 ) -> None:
@@ -336,7 +355,7 @@ async def test_a_removal_that_died_is_ended_by_whoever_makes_the_stream_again(ur
             assert await left_behind(client) == []
 
 
-@pytest.mark.parametrize("name", ["split", "merge", "pin", "terminate"])
+@on_both("split", ["split", "merge", "pin", "terminate"])
 async def test_who_sleeps_while_the_shard_is_ended_and_trimmed_leaves_no_log_of_it(
     url: str, name: str
 ) -> None:

@@ -24,6 +24,8 @@ from tests.api.streaming import (
 from tests.api.test_drop import said_when_dropped
 from tests.api.waiting import eventually, held_at
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def test_a_stream_says_what_it_is(api: Api) -> None:
     async with a_stream(api, 4) as (client, stream):

@@ -13,6 +13,8 @@ from tests.api.adapter import Api, OnThread
 from tests.api.grouping import GROUP, STREAM, Seen, send
 from tests.api.waiting import eventually, until
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 AGE_S = 86_400
 
 

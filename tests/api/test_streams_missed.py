@@ -15,6 +15,8 @@ from tests.api.adapter import Api, rest_of
 from tests.api.streaming import KEYS, a_stream, by_key, logs_of, read_stream, truncate_all
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 OLD, NEW, NEWER = b"old", b"new", b"newer"
 READINGS: list[dict[str, Any]] = [
     {},

@@ -14,6 +14,8 @@ from tests.api.adapter import Api
 from tests.api.planting import stores_of
 from tests.api.streaming import KEYS, P, a_stream, by_key, read_stream, truncate_all
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def send_all(stream: Any) -> None:
     async with stream.open_writer() as writer:

@@ -14,6 +14,8 @@ from tests.api.streaming import KEYS, a_stream, by_key
 from tests.api.waiting import DEADLINE_S, eventually
 from tests.pace import Deadline
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def _poll(api: Api, reader: Any) -> list[dlog.FromShard]:
     """Calls that wait for nothing, until the reader says that it is at the tail."""

@@ -11,6 +11,8 @@ from tests.api.adapter import Api
 from tests.api.streaming import KEYS, P, a_stream, by_key, loaded, read_stream
 from tests.api.waiting import held_at
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def _refused(writer: Any, number: int, key: bytes | None) -> None:
     with pytest.raises(dlog.AlreadyExists) as caught:

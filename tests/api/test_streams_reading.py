@@ -21,6 +21,8 @@ from tests.api.streaming import (
 )
 from tests.api.waiting import eventually
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def _with_history(stream: Any) -> Any:
     """Split, merged, and pinned; some messages in each generation."""
@@ -43,7 +45,7 @@ async def test_a_reader_goes_on_where_another_one_stood(api: Api) -> None:
     """In the middle of parents, and of children; the position is text in between."""
     async with a_stream(api) as (_, stream):
         load = await _with_history(stream)
-        many = max(97, load.count // 40)
+        many = max(97, load.count // 12)
         parts: list[list[dlog.FromShard]] = []
         start: Any = "earliest"
         while True:

@@ -13,6 +13,8 @@ import dlog
 from dlog.clock import us_datetime
 from tests.api.adapter import Api, rest_of
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 
 async def filled(log: Any, segments: int = 4, each: int = 5) -> list[dlog.MessageId]:
     """So many segments, and an open one behind them."""

@@ -11,6 +11,8 @@ import dlog
 from dlog import limits
 from tests.api.adapter import Api
 
+pytestmark = pytest.mark.crosswise(seconds=1)
+
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 KINDS = ("closed", "rotated", "taken over", "open", "jobs", "pages", "terminated")
 

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from dlog import trace
-from tests.pace import Deadline, stretched
+from tests.pace import Deadline, waited
 
 DEADLINE_S = 20.0
 LOOK_AGAIN_S = 0.002
+ASK_AGAIN_S_MAX = 0.05
 
 
 async def eventually(
@@ -27,12 +28,13 @@ async def eventually(
 
 
 async def until(fact: Callable[[], Awaitable[bool]], deadline_s: float = DEADLINE_S) -> None:
-    """Of what has to be asked for. Whoever is to make it so has its turns in between: asking all
-    the time would keep it from that."""
+    """Of what has to be asked for, less and less often: a question costs as much as an answer."""
     deadline = Deadline(deadline_s)
+    pause_s = LOOK_AGAIN_S
     while not await fact():
         assert not deadline.passed(), "it did not happen"
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, ASK_AGAIN_S_MAX)
 
 
 class Gate:
@@ -44,7 +46,7 @@ class Gate:
 
     def pass_through(self) -> None:
         self.reached.set()
-        assert self._open.wait(stretched(DEADLINE_S)), "the gate was never opened"
+        assert waited(self._open.wait, DEADLINE_S), "the gate was never opened"
 
     def open(self) -> None:
         self._open.set()

@@ -159,13 +159,16 @@ async def opener(stage: Stage) -> None:
     await writer.close()
 
 
-async def race(stage: Stage, seconds: str) -> None:
-    """Open, append a few, and again, until the time is over; a fence is no reason to give up."""
+async def race(stage: Stage, least_s: str, most_s: str) -> None:
+    """Open, append a few, and again, for `least_s`, and until it had its turns or `most_s` are
+    over; a fence is no reason to give up."""
     chance = random.Random(stage.recorder.process)
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + float(seconds)
+    began_s = loop.time()
     opened = acked = 0
-    while loop.time() < deadline_s:
+    while (took_s := loop.time() - began_s) < float(least_s) or (
+        took_s < float(most_s) and (opened < 2 or acked < 1)
+    ):
         try:
             writer = await stage.open_writer()
             opened += 1

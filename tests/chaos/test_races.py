@@ -9,13 +9,16 @@ import pytest
 from dlog.testing.checkers import Story
 from dlog.testing.history import Event, Op, Phase
 from tests.chaos.arena import Arena
+from tests.pace import stretched
 
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.skipif(os.name != "posix", reason="races real processes"),
 ]
 
-RACE_S = 4.0
+# For so long they race, and then until each had its turns, or the time to have them is over.
+RACE_S = 1.0
+TURNS_S = 4.0
 
 
 async def raced(arena: Arena, racers: int) -> Story:
@@ -25,7 +28,7 @@ async def raced(arena: Arena, racers: int) -> Story:
         await writer.append()
     follower = arena.start("follow")
     follower.wait_line("following")
-    children = [arena.start("race", RACE_S) for _ in range(racers)]
+    children = [arena.start("race", RACE_S, stretched(TURNS_S)) for _ in range(racers)]
     for child in children:
         opened, acked = map(int, child.wait_line("raced").split()[1:])
         child.wait_success()

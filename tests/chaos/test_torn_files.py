@@ -30,6 +30,11 @@ pytestmark = [
 
 VALUE_BYTES = 8
 FRAMES = 2  # at the end of the file
+# With one in flight the frame before it is an acked one.
+WITH_UNACKED = [
+    pytest.param(False, id="all acked", marks=pytest.mark.tier("full", seconds=5)),
+    pytest.param(True, id="one in flight"),
+]
 
 
 @dataclass
@@ -108,7 +113,7 @@ def damaged_copy(found: Wreck, to: Path) -> Path:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("with_unacked", [False, True], ids=["all acked", "one in flight"])
+@pytest.mark.parametrize("with_unacked", WITH_UNACKED)
 async def test_cut_at_every_byte(arena: Arena, tmp_path: Path, with_unacked: bool) -> None:
     found = wreck(arena, with_unacked=with_unacked)
     for size in found.places:
@@ -123,7 +128,7 @@ async def test_cut_at_every_byte(arena: Arena, tmp_path: Path, with_unacked: boo
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("with_unacked", [False, True], ids=["all acked", "one in flight"])
+@pytest.mark.parametrize("with_unacked", WITH_UNACKED)
 async def test_a_bit_flipped_in_every_byte(
     arena: Arena, tmp_path: Path, with_unacked: bool
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,18 @@ from typing import Any
 import pytest
 
 from dlog.spark.access import close_all
+from tests.launcher import Launcher
 
 pyspark = pytest.importorskip("pyspark", reason="the package pyspark is not installed")
 
+# A session of minutes is over before the optimizing compiler pays.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# Tables of a few rows are read before code for them is generated.
 CONF = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -28,11 +35,42 @@ CONF = {
 }
 
 
+# What Spark starts as a process of its own for each query, and in a daemon that forks.
+WORKERS = (
+    "pyspark.daemon",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+)
+IMPORTS = (
+    *WORKERS,
+    "pyarrow",
+    "pyspark.worker",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "dlog.spark.batch",
+    "dlog.spark.sink",
+    "dlog.spark.stream",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Also for programs that tests start. Spark imports all of itself, Arrow and dlog in each of
+    its Python processes: here they are forks of one that did."""
+    if shutil.which("java") is None:
+        yield
+        return
+    launcher = Launcher(tmp_path_factory.mktemp("launcher"), WORKERS, IMPORTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(launcher.path))
+        patch.setenv("SPARK_SUBMIT_OPTS", SHORT_LIVED)
+        yield
+    launcher.end()
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory, quick_start: None) -> Iterator[Any]:
     if shutil.which("java") is None:
         pytest.skip("no Java for Spark")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["TZ"] = "UTC"
     builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("dlog tests")

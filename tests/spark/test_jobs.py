@@ -154,13 +154,20 @@ def test_each_job_says_what_it_does(job: Any, capsys: pytest.CaptureFixture[str]
     assert "where the logs are" in capsys.readouterr().out
 
 
+def in_a_shell(url: str, program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dlog", "spark-shell", "--url", url, "--master", "local[1]"]
+    return subprocess.run(command, input=program, capture_output=True, text=True, timeout=150)
+
+
 def test_a_shell_knows_the_logs(url: str) -> None:
     fill(url, 20)
-    command = [sys.executable, "-m", "dlog", "spark-shell", "--url", url, "--master", "local[1]"]
-    program = "print('there are', logs('orders', columns='value').count())\n"
-    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=150)
+    done = in_a_shell(url, "print('there are', logs('orders', columns='value').count())\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "there are 20"
-    wrong = subprocess.run(command, input="1 / 0", capture_output=True, text=True, timeout=150)
+
+
+@pytest.mark.tier("full", seconds=13)
+def test_a_shell_whose_program_failed_has_failed(url: str) -> None:
+    wrong = in_a_shell(url, "1 / 0")
     assert wrong.returncode == 1
     assert "ZeroDivisionError" in wrong.stderr

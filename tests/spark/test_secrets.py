@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from dlog.testing.canaries import canary, found_in
+from tests.spark.conftest import SHORT_LIVED
 
 PASSWORD = canary("spark-password")
 # In a session of its own, since events are logged from the first moment on or not at all.
@@ -70,6 +71,7 @@ def test_no_secret_in_options_plans_events_and_pickles(tmp_path: Path) -> None:
             "WHO": f"ana:{PASSWORD}",
             "PASSWORD": PASSWORD,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": SHORT_LIVED,
         },
         capture_output=True,
         check=False,

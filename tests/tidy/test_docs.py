@@ -18,6 +18,7 @@ import pytest
 
 from dlog.cli.main import COMMANDS, EXIT_CODES, program
 from dlog.options import SECRET_OPTIONS, ClientOptions
+from tests.launcher import Launcher
 from tests.tidy.pages import blocks, name, pages, shell_lines, with_language
 from tests.tidy.source import ROOT
 
@@ -84,14 +85,24 @@ def test_a_command_that_is_not_there_is_named() -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def dlog_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("launcher"), ["dlog"])
+    yield launcher
+    launcher.end()
+
+
 @pytest.mark.tier("test")  # sessions start clusters and Spark
 @pytest.mark.timeout(SESSION_S + 10)
 @pytest.mark.parametrize("page", with_language("console"), ids=name)
-def test_shell_sessions_of_the_docs_run(page: Path, tmp_path: Path) -> None:
+def test_shell_sessions_of_the_docs_run(
+    page: Path, tmp_path: Path, dlog_launcher: Launcher
+) -> None:
     lines = [
         line for block in blocks(page) if block.language == "console" for line in shell_lines(block)
     ]
-    script = f'set -eu -o pipefail\ndlog() {{ {sys.executable!r} -m dlog "$@"; }}\n'
+    python = str(dlog_launcher.path)
+    script = f'set -eu -o pipefail\ndlog() {{ {python!r} -m dlog "$@"; }}\n'
     done = subprocess.run(
         ["bash", "-x", "-c", script + "\n".join(lines)],
         cwd=tmp_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -58,3 +59,37 @@ def test_a_bound_holds_only_as_far_as_the_machine_explains(monkeypatch: pytest.M
     assert pace.within(0.5, 1.0)
     assert pace.within(1.9, 1.0)
     assert not pace.within(2.1, 1.0)
+
+
+async def test_a_timeout_is_stretched_only_where_it_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "STRETCHED", [])
+    measured = list[float]()
+
+    def slowness() -> float:
+        measured.append(3.0)
+        return 3.0
+
+    monkeypatch.setattr(pace, "slowness", slowness)
+    async with pace.timeout(60):
+        pass
+    assert measured == []
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    with pytest.raises(TimeoutError):
+        async with pace.timeout(0.02):
+            await asyncio.Event().wait()
+    assert loop.time() - began_s >= 0.06
+    assert measured == [3.0]
+
+
+def test_a_thread_waits_on_where_the_machine_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "STRETCHED", [])
+    monkeypatch.setattr(pace, "slowness", lambda: 3.0)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 2
+
+    assert pace.waited(wait, 2.0)
+    assert waits == [2.0, 4.0]

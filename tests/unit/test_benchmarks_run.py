@@ -18,6 +18,7 @@ from benchmarks.common import ROOT, slope_per_minute
 from benchmarks.embedded.memory import floors_of
 from benchmarks.embedded.rotating import Spans
 from benchmarks.embedded.rows import ROWS
+from tests.tiers import in_full
 
 pytest.importorskip("pyarrow")  # two rows read into Arrow
 pytestmark = pytest.mark.tier("test")
@@ -42,7 +43,9 @@ def run_quick(where: Path, *rows: str, table: str = "embedded") -> tuple[dict[st
     return json.loads(told.read_text()), done.stdout
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    "row", in_full(ROWS, but=[row for row in ROWS if row != "memory"], seconds=3)
+)
 def test_a_row_runs_alone(row: str, tmp_path: Path) -> None:
     told, table = run_quick(tmp_path, row)
     findings = told["findings"]

@@ -16,10 +16,11 @@ from dlog import aio
 from dlog.admin.fsck.report import Kind, Report
 from dlog.errors import Conflict, DlogError
 from dlog.testing.children import Children, pause
-from tests.chaos.streams.crowd import Crowd
+from tests.chaos.streams.crowd import MODULE, Crowd
 from tests.chaos.streams.journal import Line, parsed, read_value
 from tests.chaos.streams.judge import Final, Judge, Story
 from tests.chaos.streams.scene import GROUP, STREAM, TIMEOUT_MS
+from tests.forks import Forks
 from tests.pace import Deadline
 from tests.tidy.source import ROOT
 
@@ -105,7 +106,11 @@ class Run:
 
     async def run(self, seconds: float, harm_servers: HarmServers | None = None) -> Outcome:
         began_s = time.monotonic()
-        with Children(self.place / "errors", python_path=ROOT) as children:
+        errors = self.place / "errors"
+        with (
+            Forks(MODULE) as forks,
+            Children(errors, python_path=ROOT, spawn=forks.spawn) as children,
+        ):
             crowd = Crowd(children, self.place, self.url, self.seed, self.options)
             try:
                 crowd.add("changer")

@@ -60,7 +60,7 @@ class ForkServer:
     ) -> tuple[int, bytes, bytes]:
         """Exit code, standard output and standard error of `dlog` with these words."""
         with ExitStack() as pipes, ThreadPoolExecutor(3) as threads:
-            ends = [pipes.enter_context(open(fd, mode)) for fd, mode in _three_pipes()]
+            ends = [pipes.enter_context(open(fd, mode)) for fd, mode in three_pipes()]
             stdin, feeding, out, stdout, err, stderr = ends
             pid = self._start(words, cwd, environment, [stdin, stdout, stderr])
             for theirs in (stdin, stdout, stderr):
@@ -69,7 +69,7 @@ class ForkServer:
             told = [threads.submit(each.read) for each in (out, err)]
             self._socket.settimeout(timeout_s)
             try:
-                code = int(_read_line(self._socket))
+                code = int(read_line(self._socket))
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
                 raise
@@ -88,7 +88,7 @@ class ForkServer:
         pid = self._start(words, cwd, environment, streams)
         self._socket.settimeout(timeout_s)
         try:
-            return int(_read_line(self._socket))
+            return int(read_line(self._socket))
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -106,14 +106,14 @@ class ForkServer:
         length = len(request).to_bytes(4, "big")
         socket.send_fds(self._socket, [length], [each.fileno() for each in streams])
         self._socket.sendall(request)
-        return int(_read_line(self._socket))
+        return int(read_line(self._socket))
 
     def end(self) -> None:
         self._socket.close()
         self._process.wait(START_S)
 
 
-def _three_pipes() -> Iterator[tuple[int, str]]:
+def three_pipes() -> Iterator[tuple[int, str]]:
     """The reading and the writing end of each."""
     for _ in range(3):
         reading, writing = os.pipe()
@@ -126,7 +126,7 @@ def _write(to: IO[bytes], data: bytes) -> None:
         to.write(data)
 
 
-def _read_line(connection: socket.socket) -> bytes:
+def read_line(connection: socket.socket) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
         piece = connection.recv(1)
@@ -136,7 +136,8 @@ def _read_line(connection: socket.socket) -> bytes:
     return line
 
 
-def _preload() -> None:
+def preload() -> None:
+    """Import what a command, or a program that uses the library, loads when it runs."""
     for room in ROOMS:
         package = importlib.import_module(room)
         for found in pkgutil.iter_modules(package.__path__, f"{room}."):
@@ -157,7 +158,8 @@ def _serve(connection: socket.socket) -> None:
         child = os.fork()
         if child == 0:
             connection.close()
-            _become(request, fds)
+            become(request, fds)
+            sys.argv = ["dlog", *request["words"]]
             return
         for fd in fds:
             os.close(fd)
@@ -167,14 +169,14 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(b"%d\n" % code)
 
 
-def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """In a forked child: its standard streams, directory and environment from now on."""
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
         os.close(fd)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.argv = ["dlog", *request["words"]]
     sys.stdin = sys.__stdin__ = open(0, closefd=False)
     sys.stdout = sys.__stdout__ = _stream(1, "strict")
     sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")
@@ -187,7 +189,7 @@ def _stream(fd: int, errors: str) -> io.TextIOWrapper:
 
 
 if __name__ == "__main__":
-    _preload()
+    preload()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         _serve(connection)
     from dlog.cli.main import main

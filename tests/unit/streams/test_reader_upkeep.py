@@ -21,7 +21,7 @@ from dlog.streams.places import StreamPosition
 from dlog.streams.reader import StreamReader
 from tests.api.streaming import KEYS
 from tests.api.waiting import eventually
-from tests.pace import stretched
+from tests.pace import timeout
 
 _worlds = itertools.count()
 LIST, LOG = "/streams/", "/logs/"
@@ -162,7 +162,7 @@ async def test_what_may_be_over_in_a_while_is_a_reason_and_is_tried_again(
         return asked.count >= 3 and reader.at_tail
 
     found = 0
-    async with asyncio.timeout(stretched(20)):
+    async with timeout(20):
         while not is_done():
             found += len(await reader.read(timeout=0.01))
     assert found == len(KEYS)

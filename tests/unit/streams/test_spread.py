@@ -36,9 +36,11 @@ def test_cl17_load_is_even() -> None:
 
 
 def _param(row: str) -> object:
-    """Rows on bookies start a cluster: they are a part of `make full`."""
+    """Rows on bookies start a cluster: they are a part of `make full`. So is the row of changes,
+    which tests/unit/test_benchmarks_run.py runs in `make test`."""
     full = (pytest.mark.tier("full", seconds=25), pytest.mark.timeout(120))
-    return pytest.param(row, marks=full if row.endswith("_bookies") else pytest.mark.tier("test"))
+    is_full = row.endswith("_bookies") or row == "stream_changes"
+    return pytest.param(row, marks=full if is_full else pytest.mark.tier("test"))
 
 
 @pytest.mark.parametrize("row", list(map(_param, ROWS)))
