@@ -214,8 +214,7 @@ class Heart:
                 yield from check_charter(places, charter)
                 return (yield from shards_of(places, stores, charter, self.numbers, self.log_uids))
             except (NotFound, ConfigError) as error:
-                # Where the group, or the stream, was removed behind our back there is nothing to
-                # agree on: others may do it in another way by now.
+                # Removed behind our back: there is nothing left to agree on with others.
                 logger.error("worker %s of group %r leaves: %s", me, self.group, error)
                 self.leave(error.message)
                 raise
