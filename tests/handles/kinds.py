@@ -25,5 +25,6 @@ LIVES: dict[str, Callable[[Simulation, Faults], Life]] = {
     "StreamWriter": writing.WritingAStream,
     "Worker": consuming.Working,
     "Writer": writing.Writing,
+    "Writer: hands over": writing.HandingOver,
     "Writer: heals": writing.Healing,
 }

@@ -72,6 +72,11 @@ ROWS: dict[str, dict[str, Does]] = {
         waits=f"{_MAKES_LEDGERS} meta.get meta.sync meta.put appender.close",
         is_spared=f"{_BESIDE} {_WATCHES} meta.session",
     ),
+    "Writer: hands over": row(
+        Does.NEVER_ASKS,
+        waits="meta.get meta.sync meta.put meta.delete appender.close",
+        is_spared=f"{_BESIDE} {_WATCHES} meta.session meta.create ledgers.create appender.birth",
+    ),
     "Writer: heals": row(
         Does.NEVER_ASKS,
         waits=f"{_MAKES_LEDGERS} meta.get meta.sync meta.put ledgers.recover",

@@ -65,6 +65,26 @@ class Healing(Writing):
         await self._submit()
 
 
+class HandingOver(Writing):
+    """Another writer for each time."""
+
+    async def get_ready(self) -> None:
+        if self.log.closed:
+            self.log = await self.client.open_writer(LOG)
+
+    async def turn(self) -> None:
+        if not self._wants:
+            await super().turn()
+            return
+        if self.log.closed:  # whoever gave up the wait waits again
+            await self.log.close()
+        else:
+            await self.log.hand_over()
+        about = await self.sim.connect().admin.describe(LOG)
+        assert about.writer is None
+        self._wants = False
+
+
 class WritingAStream(Life):
     """The shard of the key ends, and another one follows it."""
 
