@@ -383,9 +383,8 @@ class Engine:
         except DlogError as error:
             self._failures += 1
             self.watch.failed(duty, error)
-            rest_s = 0.1 + backoff_s(
-                self._failures, self._stores.chance, base_s=0.1, limit_s=REST_S_MAX
-            )
+            chance = self._stores.chance
+            rest_s = 0.1 + backoff_s(self._failures, chance, base_s=0.1, limit_s=REST_S_MAX)
             self._rest_until_s = self._stores.clock.monotonic_s() + rest_s
             if not self._buried:
                 self._rest_timer = self._loop.call_later(rest_s + 0.001, self._care)
