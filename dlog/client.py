@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -32,7 +33,8 @@ from dlog.options import LogOptions, ReaderOptions, TailMode, WriterOptions, opt
 from dlog.reader.looks import Looks
 from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start, check_start
-from dlog.reader.ranges import LedgerRange, RangeCount, options_of_range
+from dlog.reader.range_batches import RangeBatches
+from dlog.reader.ranges import LedgerRange, options_of_range
 from dlog.reader.reader import Reader
 from dlog.reader.resolve import Resolved
 from dlog.standby.standby import Standby
@@ -240,19 +242,12 @@ class Client:
             raise
         return standby
 
-    async def read_range(self, wanted: LedgerRange, **options: Any) -> AsyncIterator[MessageBatch]:
+    def read_range(self, wanted: LedgerRange, **options: Any) -> AsyncIterator[MessageBatch]:
         """The messages of a range that `admin.plan_ranges` gave, here or in another process, as
         they lie in entries: so many, from that seq on, or `Truncated` (unless `on_truncated` is
-        "jump": then what is left of them) or `Corrupt`. `options` are a reader's."""
-        reader = await self._open_range(wanted, options)
-        try:
-            count = RangeCount(wanted, reader.on_truncated)
-            async for batch in reader.batches():
-                count.take(batch)
-                yield batch
-            count.end()
-        finally:
-            await reader.close()
+        "jump": then what is left of them) or `Corrupt`. `options` are a reader's. After an error
+        that may pass, the next step of the same iterator goes on."""
+        return RangeBatches(wanted, partial(self._open_range, wanted, options))
 
     async def _open_range(self, wanted: LedgerRange, given: Mapping[str, Any]) -> Reader:
         options = options_of_range(wanted, given)

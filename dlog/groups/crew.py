@@ -207,6 +207,8 @@ class Crew:
             waits.append(Wait(ReasonCode.METADATA_AWAY, sentence))
         elif not facts.is_member:
             waits.append(Wait(ReasonCode.METADATA, "the worker is not registered yet"))
+        if facts.trouble is not None:
+            waits.append(facts.trouble)
         if not waits and not self.runs:
             waits.append(Wait(ReasonCode.NO_SHARDS, "no shard is this worker's to consume"))
         if not waits:

@@ -43,9 +43,11 @@ from dlog.groups.parents import refuse_missed_by_job
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shard_log import check_log
 from dlog.groups.shards import GroupShard
+from dlog.groups.troubles import Troubles
 from dlog.groups.view import WorkerId
 from dlog.ids import Position
 from dlog.meta.store import MetaStore
+from dlog.reason import Wait
 
 logger = logging.getLogger("dlog.groups")
 
@@ -80,8 +82,8 @@ class Facts:
     shards: dict[str, str]
     failed: tuple[str, ...]
     is_member: bool
-    quiet_s: float | None
-    """Since when nothing was heard of the metadata store: of our own renewals."""
+    quiet_s: float | None  # since nothing was heard of the metadata store: of our own renewals
+    trouble: Wait | None = None  # what the stores fail now
 
 
 class Heart:
@@ -122,6 +124,7 @@ class Heart:
         self._fenced: set[tuple[str, int]] = set()
         self._core_why = ""
         self._waits: dict[str, str] = {}
+        self._troubles = Troubles(2 * options.group_options().retry_s)
         self._run: Callable[[Ask], Awaitable[Any]]
         self._meta: MetaStore
         self._places: GroupPlaces
@@ -223,8 +226,7 @@ class Heart:
                 yield from check_charter(places, charter)
                 return (yield from shards_of(places, stores, charter, self.numbers, self.log_uids))
             except (NotFound, ConfigError) as error:
-                # Where the group, or the stream, was removed behind our back there is nothing to
-                # agree on: others may do it in another way by now.
+                # Removed behind our back: there is nothing left to agree on with others.
                 logger.error("worker %s of group %r leaves: %s", me, self.group, error)
                 self.leave(error.message)
                 raise
@@ -421,7 +423,8 @@ class Heart:
             confirmed_s = core.member.confirmed_s
             quiet_s = None if confirmed_s is None else self._now_s() - confirmed_s
             me = None if core.member.seen is None else core.me
-            return Facts(me, shards, tuple(core.halted), core.member.is_member, quiet_s)
+            trouble = self._troubles.wait(self._now_s())
+            return Facts(me, shards, tuple(core.halted), core.member.is_member, quiet_s, trouble)
 
     def abandon(self) -> None:
         """Without farewell: for a worker that nobody holds any more."""
@@ -473,6 +476,7 @@ class Heart:
         if isinstance(ask, Look):
             self.looks += 1
         look = self.looks
+        self._troubles.begun(ask)
         try:
             answer = await self._run(ask)
         except DlogError as refused:
@@ -487,6 +491,7 @@ class Heart:
         if isinstance(ask, Look) and error is None:
             self.looked[ask.shard] = look
         with self._lock:
+            self._troubles.answered(ask, error, self._now_s())
             core.answered(ask, answer, error, self._now_s())
         self._pump()
 

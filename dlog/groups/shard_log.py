@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from typing import TYPE_CHECKING
 
 from dlog.drive import Stores
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dlog.groups.shard_run import ShardRun
 
 LOOK_AGAIN_MS = 1_000.0
+UNWATCHED_S = 0.5  # before it is looked again
 
 
 def check_log(layout: Layout, log: str, uid: str | None) -> Procedure[None]:
@@ -110,10 +111,12 @@ def raise_never(error: DlogError) -> None:
 
 
 async def log_may_be_made(stores: Stores, log: str) -> None:
-    """Something happened to it, or it is time to look again."""
-    with contextlib.suppress(DlogError):
+    """Something happened to it, or it is time to look again. Without a watch that is soon."""
+    try:
         async with stores.meta.watch(stores.layout.log(log)) as watch:
             await watch.wait(LOOK_AGAIN_MS)
+    except DlogError:
+        await asyncio.sleep(UNWATCHED_S)
 
 
 def why_unread(run: ShardRun) -> str | None:
@@ -121,5 +124,6 @@ def why_unread(run: ShardRun) -> str | None:
     reader = run._reader
     if run.unread is not None or reader is None:
         return run.unread
-    trouble = reader._feed.core.trouble
+    core = reader._feed.core
+    trouble = core.trouble or core.unsure
     return None if trouble is None else trouble.sentence

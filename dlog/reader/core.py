@@ -98,6 +98,7 @@ class ReaderCore:
         self.blocked: Wait | None = None  # at a border between segments, or before the first
         self.recovering: Wait | None = None  # the ledger that we read
         self.trouble: Wait | None = None  # the last try failed, and nothing was found out since
+        self.unsure: Wait | None = None  # whether the ledger that we read has ended cannot be asked
         self._failures = 0  # since something was read, or waited for to its end
         self._options = options
         self._from = Point()  # what is before it was not asked for
@@ -340,13 +341,15 @@ class ReaderCore:
             return entered.segment.sealed.last_entry
         try:
             info = yield LookAtLedger(entered.segment.ledger_id)
-        except (Unavailable, Timeout):
+        except (Unavailable, Timeout) as error:
             if not self._options.follow:
                 raise
+            self.unsure = _trouble(self.place, error)
             # A quiet tail stays one while metadata is away. Of a ledger that has ended, the wait
             # comes back at once.
             yield Pause(AWAY_S)
             return None
+        self.unsure = None
         yield from self._mind_recovery(entered, info.state)
         return None if info.closed is None else info.closed.last_entry
 
@@ -372,7 +375,7 @@ class ReaderCore:
         raw = yield ReadRun(
             segment.ledger_id, first, last_entry, self._options.read_run_bytes, point="read.run"
         )
-        self.trouble, self._failures = None, 0
+        self.trouble, self.unsure, self._failures = None, None, 0
         batches: list[MessageBatch] = []
         for entry_id, buffer in enumerate(raw, first):
             try:

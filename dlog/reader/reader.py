@@ -274,10 +274,16 @@ class Reader:
     ) -> None:
         await self.close()
 
+    def let_go(self) -> None:
+        """Stop without waiting: nobody holds it any more."""
+        if not self._closed and os.getpid() == self._pid and not self._loop.is_closed():
+            self._feed.abandon()
+        self._closed = True
+
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or os.getpid() != self._pid or self._loop.is_closed():
             return
-        self._feed.abandon()
+        self.let_go()
         warnings.warn(
             f"a reader of log {self._name!r} was dropped without close()",
             ResourceWarning,

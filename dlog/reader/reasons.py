@@ -48,7 +48,7 @@ def why_reader(core: ReaderCore, facts: ReaderFacts) -> Wait | None:
         case ReaderState.READING:
             return _reading(core, facts)
         case ReaderState.TAILING:
-            return core.recovering or _at_tail(core)
+            return core.recovering or _at_tail(core).because(core.unsure)
         case ReaderState.CROSSING:
             crossing = Wait(ReasonCode.FINDING, "the segment that follows is being looked for")
             return core.blocked or crossing.because(facts.awaited)

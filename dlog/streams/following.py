@@ -31,6 +31,7 @@ from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions, WriterOptions
 from dlog.reader.looks import Looks
 from dlog.reader.resolve import Present, TooLate
+from dlog.reason import Reason, ReasonCode, Wait, told_of
 from dlog.streams.document import Shard
 from dlog.streams.driver import StreamDriver
 from dlog.streams.gaps import Gaps
@@ -236,6 +237,18 @@ class Following:
             len(batch.values) for batch in moving if not batch.done
         )
 
+    def why(self, lane: Lane) -> Reason | None:
+        """Of a lane that died: what those wait for that follow it."""
+        if lane.death is None or lane.is_lost or self.moving is None:
+            return lane.writer.why()
+        told = f"shard {lane.shard.number} ended, and this writer is to go on in those behind it"
+        about = {"log": lane.shard.log, **told_of(lane.death.error)}
+        if (met := self.driver.in_the_way) is not None:
+            told, about = f"{told}: {met.message}", {**about, **told_of(met)}
+        wait = Wait(ReasonCode.METADATA, told, about)
+        clock = self._stores.clock
+        return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())
+
     def _fail_left(self, error: DlogError) -> None:
         """What was on its way from lanes that died to those that follow."""
         self.core.left = ()
@@ -291,7 +304,7 @@ class Following:
                     _log.info(
                         "stream %s: goes on later (try %d): %s", self._site.name, attempt, error
                     )
-                    await asyncio.sleep(backoff_s(attempt, self._stores.chance, limit_s=2.0))
+                    await asyncio.sleep(backoff_s(attempt, self._stores.chance, limit_s=1.0))
         except Exception as defect:  # noqa: BLE001 - a defect must end the handle, not hang it
             _log.exception("stream %s: the writer broke", self._site.name)
             self._give_up(Broken(f"the writer of stream {self._site.name!r} broke: {defect!r}"))

@@ -43,7 +43,7 @@ from dlog.streams.tails import find_log, has_ended
 from dlog.writer.arguments import EventTime, HeadersArg, Producer, as_producer
 from dlog.writer.pipe import check_codec
 from dlog.writer.tickets import Ticket, until_resolved
-from dlog.writer.writer import within
+from dlog.writer.writer import as_end, within
 
 _log = logging.getLogger("dlog.streams")
 
@@ -135,7 +135,8 @@ class StreamWriter:
 
     def why(self) -> dict[int, Reason]:
         """What shards wait for now, of those that wait."""
-        reasons = ((n, lane.writer.why()) for n, lane in self._following.table.lanes.items())
+        following = self._following
+        reasons = ((n, following.why(lane)) for n, lane in following.table.lanes.items())
         return {number: reason for number, reason in reasons if reason is not None}
 
     # --- messages
@@ -321,10 +322,10 @@ class StreamWriter:
         ending = self._ending
         try:
             failure = await within(self._deadline(timeout), asyncio.shield(ending), timeout)
-        except Timeout:
+        except Timeout as late:
             self.let_go(WriterClosed(f"{self.stream!r} was closed before all was acknowledged"))
             ending.cancel()  # it lets go by itself: the caller's time is over
-            raise
+            raise as_end(late) from late.__cause__
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if ending.cancelled() and (caller is None or not caller.cancelling()):

@@ -35,13 +35,13 @@ from dlog.metrics import NO_METRICS, Metrics
 from dlog.options import LogOptions, OnTruncated, TailMode
 from dlog.reader.message import MessageBatch
 from dlog.reader.places import Start
-from dlog.reader.ranges import LedgerRange, RangeCount
+from dlog.reader.ranges import LedgerRange
 from dlog.reader.resolve import Resolved
 from dlog.sync.config import Config, HotConfig
 from dlog.sync.jobs import Jobs
 from dlog.sync.moves import MetaMoves
 from dlog.sync.portal import Portal
-from dlog.sync.reader import Reader
+from dlog.sync.reader import RangeBatches, Reader
 from dlog.sync.standby import Standby
 from dlog.sync.writer import Writer
 
@@ -114,14 +114,14 @@ class Client:
         """The messages of a range that `admin.plan_ranges` gave, here or in another process, as
         they lie in entries: so many, from that seq on, or `Truncated` (unless `on_truncated` is
         "jump": then what is left of them) or `Corrupt`. `options` are a reader's. Several threads
-        may read a range each."""
-        inner = self._portal.run(self._inner._open_range(wanted, options))
-        with Reader(inner, self._portal) as reader:
-            count = RangeCount(wanted, inner.on_truncated)
-            for batch in reader.batches():
-                count.take(batch)
-                yield batch
-            count.end()
+        may read a range each. After an error that may pass, the next step of the same iterator
+        goes on."""
+        return RangeBatches(
+            wanted,
+            lambda: Reader(
+                self._portal.run(self._inner._open_range(wanted, options)), self._portal
+            ),
+        )
 
     # --- streams
 

@@ -11,6 +11,7 @@ from dlog.admin.discard import Discarded
 from dlog.admin.jobs import Jobs as AsyncJobs
 from dlog.admin.publish import Publication
 from dlog.errors import ConfigError
+from dlog.reason import Reason
 from dlog.sync.portal import Answer, Portal
 from dlog.writer import job_segment as aio
 from dlog.writer.arguments import EventTime, HeadersArg
@@ -85,6 +86,10 @@ class JobSegment:
         """All that was taken is durable, and the ledger closed, once this returns: what there is to
         publish. One without messages is deleted, and says so: 0 messages."""
         return self._run(self._inner.close)
+
+    def why(self) -> Reason | None:
+        """What the segment waits for now, and since when; None when it waits for nothing."""
+        return self._portal.ask(self._inner.why)
 
     def abort(self) -> None:
         """Delete the ledger with all that was taken. Of a closed one: nothing happens; that is for

@@ -8,13 +8,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any
 
-from dlog.errors import ConfigError, ReaderClosed
+from dlog.errors import ConfigError, DlogError, ReaderClosed
 from dlog.ids import MessageId, Position
 from dlog.options import ReaderOptions
 from dlog.reader import reader as aio
 from dlog.reader.lag import Lag
 from dlog.reader.message import Message, MessageBatch
 from dlog.reader.places import Start
+from dlog.reader.range_batches import RangeSteps
+from dlog.reader.ranges import LedgerRange
 from dlog.reason import Reason
 from dlog.sync.portal import Answer, Portal
 from dlog.sync.writer import Closeable
@@ -140,13 +142,19 @@ class Reader:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_closed", True) or not self._portal.usable:
+    def let_go(self) -> None:
+        """Stop without waiting: nobody holds it any more."""
+        if self.closed or not self._portal.usable:
             return
         self._closed = self._inner._closed = True
         self._portal.loop.call_soon_threadsafe(self._inner._feed.abandon)
         if self._owned is not None:
             self._owned.abandon()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or not self._portal.usable:
+            return
+        self.let_go()
         warnings.warn(
             f"a reader of log {self.log!r} was dropped without close()",
             ResourceWarning,
@@ -158,3 +166,42 @@ class Reader:
 
     def __reduce__(self) -> str:
         raise ConfigError("a reader cannot be pickled: pass its position and open one there")
+
+
+class RangeBatches:
+    """Asks the loop only when nothing was read ahead."""
+
+    def __init__(self, wanted: LedgerRange, open_reader: Callable[[], Reader]) -> None:
+        self._steps = RangeSteps(wanted)
+        self._open_reader = open_reader
+        self._reader: Reader | None = None
+
+    def __iter__(self) -> RangeBatches:
+        return self
+
+    def __next__(self) -> MessageBatch:
+        steps = self._steps
+        if not steps.begin():
+            raise StopIteration
+        try:
+            reader = self._reader = self._reader or self._open_reader()
+            batch = steps.take(reader._inner, is_there=reader._fill())
+        except DlogError as error:
+            if steps.ends(error):
+                self.close()
+            raise
+        if batch is None:
+            self.close()
+            raise StopIteration
+        return batch
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._steps.is_over = True
+        if self._reader is not None:
+            self._reader.close()
+
+    def __del__(self) -> None:
+        reader = getattr(self, "_reader", None)
+        if reader is not None:
+            reader.let_go()

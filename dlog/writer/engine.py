@@ -55,6 +55,7 @@ _log = logging.getLogger("dlog.writer")
 TURN_BYTES_MAX = 4 << 20  # encoded in one turn of the loop; then acks and others have theirs
 AGE_CHECKS = 20  # times in a segment's life that its age is looked at while nothing else happens
 AGE_CHECK_S_MAX = 60.0
+REST_S_MAX = 1.5  # behind a duty that failed: it is done within 2 s once the trouble is over
 FAREWELL_S = 1.0  # an opening that failed waits so long for its name to be taken away
 
 
@@ -382,7 +383,8 @@ class Engine:
         except DlogError as error:
             self._failures += 1
             self.watch.failed(duty, error)
-            rest_s = 0.1 + backoff_s(self._failures, self._stores.chance, base_s=0.1, limit_s=10)
+            chance = self._stores.chance
+            rest_s = 0.1 + backoff_s(self._failures, chance, base_s=0.1, limit_s=REST_S_MAX)
             self._rest_until_s = self._stores.clock.monotonic_s() + rest_s
             if not self._buried:
                 self._rest_timer = self._loop.call_later(rest_s + 0.001, self._care)

@@ -17,6 +17,7 @@ import logging
 from functools import partial
 
 from dlog import limits, trace
+from dlog.awaited import longest
 from dlog.chance import backoff_s
 from dlog.drive import Driver, Stores
 from dlog.effects import CloseLedger, DeleteLedger, LookAtLedger, Pause, Procedure
@@ -29,11 +30,12 @@ from dlog.errors import (
     WriterClosed,
     check,
 )
-from dlog.ledger.store import ClosedLedger
+from dlog.ledger.store import ClosedLedger, Explains
 from dlog.meta.cas import read_log
 from dlog.meta.log_meta import LogMeta, LogState
 from dlog.options import FillOptions
 from dlog.progress import Progress
+from dlog.reason import Reason, ReasonCode, Wait, told_of
 from dlog.writer.batch import Batch, Origin
 from dlog.writer.batcher import Batcher
 from dlog.writer.defects import as_death, guarded
@@ -110,6 +112,26 @@ class Filling:
     @property
     def messages(self) -> int:
         return self.pipe.next_seq + sum(len(batch.values) for batch in self.batcher.pending)
+
+    def why(self) -> Reason | None:
+        """Its end comes first, then what it waits for."""
+        clock, pipe = self._stores.clock, self.pipe
+        wait = longest(self._driver.awaited.values())
+        if self.is_over:
+            wait = Wait(ReasonCode.CLOSED, f"the segment of job {self.job!r} was closed")
+        elif self._failure is not None:
+            told = f"the segment of job {self.job!r} ended: {self._failure}"
+            wait = Wait(ReasonCode.LOST, told, told_of(self._failure))
+        elif not pipe.is_drained:
+            appender = self._driver.appenders.get(pipe.ledger_id)
+            told = f"entries of ledger {pipe.ledger_id} are not confirmed yet"
+            wait = Wait(ReasonCode.UNCONFIRMED, told, {"ledger_id": pipe.ledger_id})
+            wait = wait.because(appender.why() if isinstance(appender, Explains) else None)
+        elif self._flushing:
+            wait = Wait(ReasonCode.CLOSING, "the segment is being closed").because(wait)
+        if wait is None:
+            return None
+        return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())
 
     # --- opening
 
@@ -237,7 +259,7 @@ class Filling:
         self._presence.until(partial(is_settled, path, self.meta.uid, pipe.ledger_id))
         await self._drained()
         if not pipe.holds_messages:
-            await self.abort()
+            await self._delete()
             self.filled = self._told(ClosedLedger(pipe.last_pushed, 0))
             return self.filled
         closed = await self._driver.run(self._close_ledger(pipe))
@@ -268,11 +290,17 @@ class Filling:
             except DlogError as error:
                 if error.retry is not Retry.NOW or attempt + 1 == CLOSE_TRIES_MAX:
                     raise
+                wait = Wait(
+                    ReasonCode.LEDGER_CLOSE,
+                    f"ledger {pipe.ledger_id} could not be closed yet: {error}",
+                    {"ledger_id": pipe.ledger_id, "tries": attempt + 1, "error": error.message},
+                )
             else:
                 if closed.last_entry == pipe.last_pushed:
                     return closed
                 break
-            yield Pause(backoff_s(attempt, self._stores.chance, base_s=0.05, limit_s=2))
+            pause_s = backoff_s(attempt, self._stores.chance, base_s=0.05, limit_s=1.5)
+            yield Pause(pause_s, wait=wait)
         raise Fenced(
             f"ledger {pipe.ledger_id} was closed by somebody else",
             log=self.name,
@@ -280,14 +308,25 @@ class Filling:
         )
 
     async def abort(self) -> None:
-        """Delete the ledger, which nobody was told of. Its name stays until that is done."""
+        """Delete the ledger, which nobody was told of. After an error that may pass, it may be
+        asked for again."""
         self.fail(WriterClosed(f"the segment of job {self.job!r} was given up", log=self.name))
+        await self._delete()
+
+    async def _delete(self) -> None:
+        """Its name stays until that is done, or will never be."""
         try:
             trace.before("job.deleted")
             await self._driver.perform(DeleteLedger(self.pipe.ledger_id))
             trace.after("job.deleted")
-        finally:
+        except DlogError as error:
+            if error.retry is not Retry.NOW:
+                await self._end()
+            raise
+        except BaseException:
             await self._end()
+            raise
+        await self._end()
 
     async def _end(self) -> None:
         self.is_over = True
@@ -300,8 +339,11 @@ class Filling:
 
     async def _give_up(self) -> None:
         if not self.is_over:
-            with contextlib.suppress(DlogError):
+            try:
                 await self.abort()
+            except DlogError as error:
+                _log.info("log %s: a ledger of job %s is left over: %s", self.name, self.job, error)
+                await self._end()
 
 
 def is_settled(path: str, uid: str, ledger_id: int) -> Procedure[bool]:

@@ -5,6 +5,10 @@ successor, count no more acknowledgements of the failed ledger, recover it to it
 acknowledge what it kept, and rebuild the rest in the successor, with the same seqs; its seam says
 `e`. A successor whose seam is already written and names more than `e` cannot be mended: a takeover
 would drop it, so the handle is lost, with outcome unknown.
+
+Healing needs both stores. While one of them is away, the writer waits with a reason and tries
+again, for a while: behind a fence longer than behind a failure of the ledger store itself, which
+most likely keeps the next ledger from being made as well.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ import logging
 
 from dlog.chance import backoff_s
 from dlog.effects import Pause, Procedure, RecoverLedger, Release, SubmitEntry
-from dlog.errors import Broken, DlogError, Fenced, Outcome
+from dlog.errors import Broken, DlogError, Fenced, Outcome, Retry
 from dlog.meta.cas import read_log
+from dlog.reason import ReasonCode, Wait
 from dlog.writer.core import WriterCore, WriterState
 from dlog.writer.rotation import list_spare, named, prepare, switch, tell_list, write_seam
 from dlog.writer.segments import SEAM_ENTRY
@@ -23,6 +28,9 @@ from dlog.writer.takeover import is_listed, refuse_unless_owned
 _log = logging.getLogger("dlog.writer")
 
 TRIES_MAX = 4
+PAUSE_S_MAX = 1.0  # between two tries: appends wait for them
+PATIENCE_FENCED_S = 30.0  # longer than a metadata store is usually away
+PATIENCE_FAILED_S = 2.0  # a full disk is told soon
 
 
 def heal(core: WriterCore) -> Procedure[None]:
@@ -34,28 +42,51 @@ def heal(core: WriterCore) -> Procedure[None]:
     if isinstance(cause, Broken):  # a promise of ours did not hold: no reason to write on
         core.die(cause)
         return
-    try:
-        core.seen = yield from read_log(core.identity.path)
-        refuse_unless_owned(core.seen.meta, core.identity.token, core.identity.name)
-        for _ in range(TRIES_MAX):
-            yield from _recover_draining(core)
-            if core.current.failed is None:
-                break
-            yield from _replace_current(core)
-    except Fenced as lost:
-        _log.info("log %s: lost: %s", core.identity.name, lost)
-        core.die(lost)
-        return
-    except DlogError as error:
-        _log.warning("log %s: %s; healing failed: %s", core.identity.name, cause, error)
-        core.die((yield from named(core, cause)))
-        return
+    failures = 0
+    patience_s = PATIENCE_FENCED_S if isinstance(cause, Fenced) else PATIENCE_FAILED_S
+    until_s = core.identity.now_s() + patience_s
+    while True:
+        try:
+            yield from _heal_once(core)
+            break
+        except Fenced as lost:
+            _log.info("log %s: lost: %s", core.identity.name, lost)
+            core.die(lost)
+            return
+        except DlogError as error:
+            if error.retry is not Retry.NOW or core.identity.now_s() >= until_s:
+                _log.warning("log %s: %s; healing failed: %s", core.identity.name, cause, error)
+                core.die((yield from named(core, cause)))
+                return
+            waits_for = error
+        if failures == 0:
+            _log.warning("log %s: %s; healing waits: %s", core.identity.name, cause, waits_for)
+        failures += 1
+        wait = Wait(
+            ReasonCode.HEALING,
+            f"it could not take its place yet: {waits_for}",
+            {"tries": failures, "error": waits_for.message},
+        )
+        yield Pause(
+            backoff_s(failures, core.identity.chance, base_s=0.05, limit_s=PAUSE_S_MAX), wait=wait
+        )
     if core.current.failed is not None:
         core.die(core.current.failed)
         return
     _log.warning("log %s: healed, after: %s", core.identity.name, cause)
     core.move(WriterState.OPEN)
     yield Release()
+
+
+def _heal_once(core: WriterCore) -> Procedure[None]:
+    """May be begun again wherever a store failed it."""
+    core.seen = yield from read_log(core.identity.path)
+    refuse_unless_owned(core.seen.meta, core.identity.token, core.identity.name)
+    for _ in range(TRIES_MAX):
+        yield from _recover_draining(core)
+        if core.current.failed is None:
+            break
+        yield from _replace_current(core)
 
 
 def _recover_draining(core: WriterCore) -> Procedure[None]:
@@ -80,7 +111,8 @@ def _replace_current(core: WriterCore) -> Procedure[None]:
     if closed.last_entry < SEAM_ENTRY:
         # Not even the seam survived: the segment goes, its successor takes its place in the chain.
         # The list must say so before anything behind is acknowledged, or no reader could get there.
-        core.dropped.append(old.number)
+        if old.number not in core.dropped:
+            core.dropped.append(old.number)
         yield from tell_list(core, "heal.listed")
         predecessor, base_seq = old.predecessor, old.base_seq
     else:

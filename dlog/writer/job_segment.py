@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from dlog.errors import ConfigError, DlogError, ForkedHandle
+from dlog.errors import ConfigError, DlogError, ForkedHandle, Handle
+from dlog.reason import Reason
 from dlog.writer.arguments import EventTime, HeadersArg
 from dlog.writer.filled import FilledSegment
 from dlog.writer.filling import Filling
@@ -134,8 +135,8 @@ class JobSegment:
     async def close(self) -> FilledSegment:
         """All that was taken is durable, and the ledger closed, once this returns: what there is to
         publish. One without messages is deleted, and says so: 0 messages. Cancelling abandons the
-        wait only; `close` again waits again."""
-        if not self._closed:
+        wait only; `close` again waits again. After an error that may pass, it tries again."""
+        if not self._closed or _may_pass(self._ending):
             self._closed = True
             self._ending = self._loop.create_task(self._filling.close())
             self._ending.add_done_callback(_seen)
@@ -146,6 +147,10 @@ class JobSegment:
             await asyncio.shield(self._ending)
         assert self._filling.filled is not None
         return self._filling.filled
+
+    def why(self) -> Reason | None:
+        """What the segment waits for now, and since when; None when it waits for nothing."""
+        return self._filling.why()
 
     async def abort(self) -> None:
         """Delete the ledger with all that was taken. Of a closed one: nothing happens; that is for
@@ -209,6 +214,14 @@ class JobSegment:
         refusal = self._filling.batcher.refusal
         if refusal is not None:
             raise refusal.again()
+
+
+def _may_pass(ending: asyncio.Task[Any] | None) -> bool:
+    """Whether it failed, and another try may not."""
+    if ending is None or not ending.done() or ending.cancelled():
+        return False
+    error = ending.exception()
+    return isinstance(error, DlogError) and error.handle is Handle.USABLE
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

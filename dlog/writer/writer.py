@@ -17,7 +17,16 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from dlog.drive import Closeable
-from dlog.errors import BufferFull, ConfigError, DlogError, Outcome, Timeout, WriterClosed
+from dlog.errors import (
+    BufferFull,
+    ConfigError,
+    DlogError,
+    Handle,
+    Outcome,
+    Retry,
+    Timeout,
+    WriterClosed,
+)
 from dlog.ids import MessageId, Token
 from dlog.options import LogOptions, WriterOptions
 from dlog.reader.resolve import Resolved
@@ -261,7 +270,7 @@ class Writer:
         self._check()
         failure = await self._end(Ending.HAND_OVER, timeout, hand_over_to=to)
         if failure is not None:
-            raise failure.again()
+            raise as_end(failure)
 
     async def terminate(self, *, timeout: float | None = None) -> None:
         """Flush, close, and end the log for good: it takes no more messages from anybody, and
@@ -269,7 +278,7 @@ class Writer:
         self._check()
         failure = await self._end(Ending.TERMINATE, timeout)
         if failure is not None:
-            raise failure.again()
+            raise as_end(failure)
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
@@ -295,10 +304,10 @@ class Writer:
         task = self._ending
         try:
             return await within(self._deadline(timeout), asyncio.shield(task), timeout)
-        except Timeout:
+        except Timeout as late:
             self._engine.abandon(WriterClosed("closed before all was acknowledged", log=self.log))
             task.cancel()  # it lets go by itself: the caller's time is over
-            raise
+            raise as_end(late) from late.__cause__
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if task.cancelled() and (caller is None or not caller.cancelling()):
@@ -383,6 +392,14 @@ class Writer:
         except BaseException:
             batcher.forget_waiter(room)  # also if it was just woken: the next one gets its place
             raise
+
+
+def as_end(failure: DlogError) -> DlogError:
+    """What kept a handle from ending as it was asked to: the handle is closed all the same."""
+    twin = failure.again(handle=Handle.DEAD)
+    if twin.retry is Retry.NOW:
+        twin.retry = Retry.AFTER_REOPEN
+    return twin
 
 
 async def within(

@@ -6,6 +6,7 @@ handle has to bear. A call that fails takes a moment first, as all calls do.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -83,6 +84,13 @@ def stores_of(process: LoopProcess, faults: Faults) -> Stores:
     ledgers: Any = _Faulty(process.new_ledgers(attended), "ledgers", faults)
     sessions = Sessions(meta, process.new_meta)
     return Stores(attended, ledgers, Layout(), process.clock, process.chance, sessions)
+
+
+def faulty(stores: Stores, faults: Faults) -> Stores:
+    """These, with these faults."""
+    meta: Any = _Faulty(stores.meta, "meta", faults)
+    ledgers: Any = _Faulty(stores.ledgers, "ledgers", faults)
+    return dataclasses.replace(stores, meta=meta, ledgers=ledgers)
 
 
 class _Faulty:

@@ -5,7 +5,6 @@ never do. `turn` is one call, as a program makes it again and again; what it is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from dlog.client import Client
@@ -20,10 +19,13 @@ LOG = "orders"
 class Life:
     """One handle under test; `owed` are the messages that it was not given yet."""
 
+    WORKS_S = 0.0  # so long it is at work on what is new, and waits for nothing
+
     def __init__(self, sim: Simulation, faults: Faults) -> None:
         self.sim = sim
         self.faults = faults
         self.owed: list[bytes] = []
+        self.said: list[bytes] = []  # all that ever was owed
         self.client: Client = sim.connect()
         self.client._open_stores = lambda *, create: stores_of(sim.process, faults)  # type: ignore[method-assign]
         self._number = 0
@@ -31,6 +33,7 @@ class Life:
     def owe(self) -> bytes:
         value = b"%d" % self._number
         self._number += 1
+        self.said.append(value)
         self.owed.append(value)
         return value
 
@@ -188,12 +191,3 @@ class TakingOver(StandingBy):
             self.wants = False
         else:
             await self.sim.pass_time(TURN_S)
-
-
-LIVES: dict[str, Callable[[Simulation, Faults], Life]] = {
-    "Reader: follows": Following,
-    "Reader: to an end": ReadingToAnEnd,
-    "StreamReader: follows": FollowingAStream,
-    "Standby: stands by": StandingBy,
-    "Standby: takes over": TakingOver,
-}

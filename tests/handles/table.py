@@ -36,12 +36,18 @@ def row(default: Does, **groups: str) -> dict[str, Does]:
     return said
 
 
+_BESIDE = "meta.children"  # which bookies there are
 _READS = "meta.get meta.sync ledgers.open ledger.read ledger.last_readable"
 _WATCHES = "watch.__aenter__ watch.wait"
 _FOLLOWS = f"{_READS} {_WATCHES} ledger.info ledger.wait_past"
 _STANDS_BY = "ledgers.create ledgers.delete appender.birth"
+_MAKES_LEDGERS = "ledgers.create appender.birth meta.create meta.delete"
+_FILLS = (  # a segment: what it asks as it is opened, and for its presence
+    f"{_BESIDE} {_WATCHES} ledgers.create appender.birth meta.session meta.create"
+)
+_DELETES = "ledgers.delete meta.delete meta.get meta.sync meta.put"
 _TAKES_OVER = "meta.put meta.create ledgers.recover"  # a ledger is ready
-_BESIDE = "meta.children"  # which bookies there are
+_READS_A_RANGE = f"{_READS} meta.children"  # its client is new, and has to know the bookies
 _OPENS = "ledgers.info"  # of a standby: once, as it is opened
 
 # Kinds that differ in what they promise are told apart by their way, behind a colon.
@@ -61,6 +67,51 @@ ROWS: dict[str, dict[str, Does]] = {
         raises=f"{_FOLLOWS} {_TAKES_OVER}",
         is_spared=f"{_BESIDE} {_OPENS} {_STANDS_BY} meta.session appender.close meta.delete",
     ),
+    "Writer": row(
+        Does.NEVER_ASKS,
+        waits=f"{_MAKES_LEDGERS} meta.get meta.sync meta.put appender.close",
+        is_spared=f"{_BESIDE} {_WATCHES} meta.session",
+    ),
+    "Writer: hands over": row(
+        Does.NEVER_ASKS,
+        waits="meta.get meta.sync meta.put meta.delete appender.close",
+        is_spared=f"{_BESIDE} {_WATCHES} meta.session meta.create ledgers.create appender.birth",
+    ),
+    "Writer: heals": row(
+        Does.NEVER_ASKS,
+        waits=f"{_MAKES_LEDGERS} meta.get meta.sync meta.put ledgers.recover",
+        is_spared=f"{_BESIDE} {_WATCHES} meta.session appender.close",
+    ),
+    "StreamWriter": row(
+        Does.NEVER_ASKS,
+        waits=f"{_MAKES_LEDGERS} meta.get meta.sync meta.put",
+        is_spared=f"{_BESIDE} {_WATCHES} meta.session appender.close",
+    ),
+    "JobSegment: is filled": row(
+        Does.NEVER_ASKS,
+        raises="appender.close",
+        waits="meta.put",
+        is_spared=f"{_FILLS} meta.get meta.sync meta.delete",
+    ),
+    "JobSegment: stays empty": row(Does.NEVER_ASKS, raises=_DELETES, is_spared=_FILLS),
+    "JobSegment: is given up": row(Does.NEVER_ASKS, raises=_DELETES, is_spared=_FILLS),
+    "HotConfig": row(
+        Does.NEVER_ASKS,
+        waits="meta.get watch.wait",
+        is_spared="meta.sync meta.create watch.__aenter__",
+    ),
+    "HotConfig: begins": row(
+        Does.NEVER_ASKS,
+        waits="meta.get meta.sync watch.__aenter__ watch.wait",
+        is_spared="meta.create",
+    ),
+    "Client.read_range": row(Does.NEVER_ASKS, raises=_READS_A_RANGE, is_spared=_WATCHES),
+    "Spark reader": row(Does.NEVER_ASKS, raises=_READS_A_RANGE, is_spared=_WATCHES),
+    "Worker": row(
+        Does.NEVER_ASKS,
+        waits=f"{_FOLLOWS} {_BESIDE} meta.create meta.put",
+        is_spared="meta.delete",
+    ),
 }
 
 # No row yet, and whose it will be: to be emptied.
@@ -69,14 +120,7 @@ LATER: dict[str, str] = {
     "Config": "its calls are complete in themselves",
     "Group": "its calls are complete in themselves",
     "Stream": "its calls are complete in themselves",
-    "HotConfig": "the follower of a document",
-    "JobSegment": "jobs",
-    "StreamWriter": "writers of streams",
     "Tracker": "workers",
-    "Worker": "workers",
-    "Writer": "writers",
-    "Client.read_range": "a bounded reader for each range",
-    "Spark reader": "it reads ranges, each task anew",
 }
 
 # No handle: nothing is asked of a store by them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.handles.faults import CALLS
-from tests.handles.lives import LIVES
+from tests.handles.kinds import LIVES
 from tests.handles.table import LATER, ROWS, kind_of, public_kinds
 
 

@@ -68,7 +68,7 @@ ROOMS = (
             r"dlog\.streams\.config\.(document|changes|following|sections)",
             r"dlog\.groups\.(plan|view|leases|asks|consumer|errands|expiry|lease_nodes|log_leases)",
             r"dlog\.groups\.(membership|meta_leases|outlook|places|presence|shards|store|tracker)",
-            r"dlog\.groups\.(agenda|charter|underway|weights|workers)",
+            r"dlog\.groups\.(agenda|charter|troubles|underway|weights|workers)",
         ),
         _may("floor", "wire", "contracts", "effects", "meta values", "links"),
         _NO_IO,

@@ -146,6 +146,15 @@ class HotConfig:
                 {**told_of(core.trouble), "version": core.version},
                 since_s,
             )
+        elif (unwatched := self._driver.unwatched) is not None:
+            since_s, error = unwatched
+            wait = Wait(
+                ReasonCode.METADATA_AWAY,
+                f"document {self.name!r} could not be watched for {time_text(now_s - since_s)}, "
+                f"and is read again and again: {error.message}",
+                {**told_of(error), "version": core.version},
+                since_s,
+            )
         elif core.refused is not None:
             wait = Wait(
                 ReasonCode.CONFIG_REFUSED,
@@ -331,6 +340,7 @@ class _FollowingDriver(Driver):
     def __init__(self, stores: Stores, path: str) -> None:
         super().__init__(stores.meta, stores.ledgers, clock=stores.clock, metrics=stores.metrics)
         self._path = path
+        self.unwatched: tuple[float, DlogError] | None = None  # since when, and why
         self._watch: Watch | None = None
         self._ending = AsyncExitStack()
 
@@ -344,20 +354,25 @@ class _FollowingDriver(Driver):
     async def _begin(self) -> None:
         try:
             self._watch = await self._ending.enter_async_context(self.meta.watch(self._path))
-        except DlogError as error:  # the read that follows says so, too
-            _log.debug("%s is not watched: %s", self._path, error)
+            self.unwatched = None
+        except DlogError as error:
+            self._not_watched(error)
+
+    def _not_watched(self, error: DlogError) -> None:
+        _log.debug("%s is not watched: %s", self._path, error)
+        since_s = self._clock.monotonic_s() if self.unwatched is None else self.unwatched[0]
+        self.unwatched = since_s, error
 
     async def _until_told(self, timeout_ms: float) -> bool:
-        if self._watch is None:
-            await asyncio.sleep(timeout_ms / 1000)
-            return False
-        try:
-            return await self._watch.wait(timeout_ms)
-        except DlogError as error:
-            _log.debug("%s is not watched any more: %s", self._path, error)
-            await self.close()
-            await asyncio.sleep(min(timeout_ms / 1000, REST_S))
-            return True
+        """Without a watch it is soon time to look, and to begin another one."""
+        if self._watch is not None:
+            try:
+                return await self._watch.wait(timeout_ms)
+            except DlogError as error:
+                self._not_watched(error)
+                await self.close()
+        await asyncio.sleep(min(timeout_ms / 1000, REST_S))
+        return False
 
     async def close(self) -> None:
         self._watch = None
