@@ -16,6 +16,7 @@ from dlog.meta.attended import unattended
 from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.streams.config.following import Plain
 from dlog.testing.cluster import Cluster, ZooKeeper
+from integration.bookkeeper.fault_tools import pause
 from integration.zookeeper_tools import end_session
 from tests.api.waiting import eventually
 
@@ -110,7 +111,7 @@ async def _until_set(client: Client, number: int) -> None:
             await _set(client, number)
             return
         except (dlog.Unavailable, dlog.Timeout):
-            await asyncio.sleep(0.02)
+            await pause(0.02)
 
 
 async def test_open_handles_go_by_it_on_a_cluster(cluster: Cluster) -> None:

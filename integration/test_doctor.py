@@ -23,6 +23,7 @@ from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.meta.zookeeper_examine import examine
 from dlog.testing.cluster import Cluster, JavaProcess, ZooKeeper
 from dlog.testing.conformance.meta_tools import until
+from integration.bookkeeper.fault_tools import pause
 from integration.conftest import OwnCluster
 from integration.zookeeper_tools import raw
 from tests.pace import Deadline, within
@@ -184,7 +185,7 @@ async def eventually(look: Callable[[], Awaitable[Found]], is_so: Callable[[Foun
     deadline = Deadline(PATIENCE_S)
     while not is_so(found := await look()):
         assert not deadline.passed(), found
-        await asyncio.sleep(0.1)
+        await pause(0.1)
     return found
 
 

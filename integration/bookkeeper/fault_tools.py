@@ -37,17 +37,22 @@ def patience() -> asyncio.Timeout:
     return asyncio.timeout(stretched(PATIENCE_S))
 
 
+async def pause(seconds: float) -> None:
+    """Between two questions, or two entries of a load: so that they do not take all of a core."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    await over.wait()
+
+
 async def come_true(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
     """Ask again and again, for a bounded time, until it is so."""
-    loop, deadline = asyncio.get_running_loop(), Deadline(PATIENCE_S)
+    deadline = Deadline(PATIENCE_S)
     while True:
         told = holds()
         if told if isinstance(told, bool) else await told:
             return
         assert not deadline.passed(), f"still not so after {PATIENCE_S} s: {what}"
-        pause = asyncio.Event()
-        loop.call_later(0.02, pause.set)
-        await pause.wait()
+        await pause(0.02)
 
 
 # --- What is done to bookies

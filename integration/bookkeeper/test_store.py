@@ -27,6 +27,7 @@ from dlog.meta.zookeeper import ZooKeeperMetaStore
 from dlog.testing.cluster import Cluster
 from dlog.testing.conformance.ledger_tools import Heard, read_all
 from dlog.testing.conformance.meta_tools import until
+from integration.bookkeeper.fault_tools import pause
 from integration.conftest import OwnCluster
 from tests.tiers import in_full
 
@@ -86,7 +87,7 @@ class Going:
             self.appender.publish()
             await self.heard.until(lambda: self.heard.published == entry)  # noqa: B023
             self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - started)
-            await asyncio.sleep(PAUSE_S)
+            await pause(PAUSE_S)
         self._is_written = True
 
     async def follow(self) -> None:

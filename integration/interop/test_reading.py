@@ -122,7 +122,8 @@ async def test_striped_ledgers_of_java(
     assert await payloads_in(store, writer.ledger_id) == NUMBERED
 
 
-@pytest.mark.parametrize("ledger_id", [(1 << 31) - 1, (1 << 31) + 77, (1 << 53) + 1])
+# None of test_bytes: on the same servers a bookie remembers that it was fenced.
+@pytest.mark.parametrize("ledger_id", [1 << 31, (1 << 31) + 77, (1 << 53) + 1])
 async def test_large_ids_of_java(
     java: JavaLedgers, store: BookKeeperLedgerStore, ledger_id: int
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 
 from dlog import aio
+from integration.bookkeeper.fault_tools import pause
 from integration.log.availability import MESSAGES
 
 
@@ -17,7 +18,7 @@ async def main(url: str, *names: str) -> None:
         print("ready", flush=True)
         while True:
             await asyncio.gather(*(writer.append(b"more") for writer in writers))
-            await asyncio.sleep(0.02)
+            await pause(0.02)
 
 
 if __name__ == "__main__":
