@@ -18,6 +18,7 @@ from dlog.ledger.memory import MemoryLedgers, MemoryLedgerStore
 from tests.tiers import in_full
 
 NAME = "orders"
+OPENINGS_OF_A_LOG = 60  # each adds segments, and each look at the log reads the list of them
 META_CALLS = ("get", "put", "create", "delete", "sync")
 LEDGER_CALLS = ("create", "info", "recover", "open", "delete")
 # What an opening needs of the ledger store before it claims the log.
@@ -104,47 +105,56 @@ def drawn(number: int) -> tuple[str, Faults]:
     return "a fault", Faults(draw)
 
 
-async def attempt(client: Client, *, stands_by: bool) -> Any:
+async def attempt(client: Client, name: str, *, stands_by: bool) -> Any:
     """The writer, or None when the opening failed."""
     try:
         if not stands_by:
-            return await client.open_writer(NAME, create=False, open_timeout_ms=2_000)
-        async with client.open_standby(NAME, create=False, open_timeout_ms=2_000) as standby:
+            return await client.open_writer(name, create=False, open_timeout_ms=2_000)
+        async with client.open_standby(name, create=False, open_timeout_ms=2_000) as standby:
             return await standby.take_over()
     except DlogError:
         return None
 
 
+async def openings_that_fail(home: Client, name: str, numbers: range) -> Counter[str]:
+    """Beside a writer of `name`, and what became of each."""
+    came: Counter[str] = Counter()
+    writer = await home.open_writer(name)
+    for number in numbers:
+        what, faults = drawn(number)
+        other = await faulty_client(home.url, faults)
+        opened = await attempt(other, name, stands_by=number % 4 == 3)
+        lost = (await home.admin.describe(name)).epoch != writer.epoch
+        if opened is None and lost:
+            assert what == "a fault", (number, what)
+            assert not faults.struck & BEFORE, (number, faults.struck)
+        came[f"{what}: {'opened' if opened else 'took over' if lost else 'refused'}"] += 1
+        await close_quietly(other)
+        if lost:
+            await close_quietly(writer)
+            writer = await home.open_writer(name)  # whatever it left behind
+        await writer.append(b"%d" % number)
+        await writer.rotate()
+        await writer.append(b"%d again" % number)
+    await writer.close()
+    return came
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", in_full([1_000, 60], but=[60], seconds=120))
+@pytest.mark.parametrize("count", in_full([1_000, 60], but=[60], seconds=30))
 async def test_a_writer_goes_on_beside_openings_that_fail(url: str, count: int) -> None:
     came: Counter[str] = Counter()
     async with aio.connect(url) as home:
-        writer = await home.open_writer(NAME)
-        sent = 0
-        for number in range(count):
-            what, faults = drawn(number)
-            other = await faulty_client(url, faults)
-            opened = await attempt(other, stands_by=number % 4 == 3)
-            described = await home.admin.describe(NAME)
-            lost = described.epoch != writer.epoch
-            if opened is None and lost:
-                assert what == "a fault", (number, what)
-                assert not faults.struck & BEFORE, (number, faults.struck)
-            came[f"{what}: {'opened' if opened else 'took over' if lost else 'refused'}"] += 1
-            await close_quietly(other)
-            if lost:
-                await close_quietly(writer)
-                writer = await home.open_writer(NAME)  # whatever it left behind
-            await writer.append(b"%d" % number)
-            await writer.rotate()
-            await writer.append(b"%d again" % number)
-            sent += 2
-        await writer.close()
-        async with home.open_reader(NAME) as reader:
-            assert len([message async for message in reader]) == sent
-    for name in ("no bookies", "a bookie is dead", "wrong password", "a fault"):
-        assert came[f"{name}: refused"] > 0, came
+        for first in range(0, count, OPENINGS_OF_A_LOG):
+            name = f"{NAME}-{first}"
+            numbers = range(first, min(first + OPENINGS_OF_A_LOG, count))
+            came += await openings_that_fail(home, name, numbers)
+            async with home.open_reader(name) as reader:
+                kept = [message.value async for message in reader]
+            assert kept == [each for n in numbers for each in (b"%d" % n, b"%d again" % n)]
+    print(dict(sorted(came.items())))
+    for what in ("no bookies", "a bookie is dead", "wrong password", "a fault"):
+        assert came[f"{what}: refused"] > 0, came
     assert came["a fault: took over"] > 0, came
 
 
@@ -163,7 +173,7 @@ async def test_a_client_that_finds_none_of_the_ledgers_ends_nobody(
         await writer.append(b"one")
         elsewhere: Any = MemoryLedgerStore(MemoryLedgers())
         other = await client_with(url, ledgers=elsewhere)
-        assert await attempt(other, stands_by=stands_by) is None
+        assert await attempt(other, NAME, stands_by=stands_by) is None
         await other.close()
         await writer.append(b"two")
         await writer.rotate()
