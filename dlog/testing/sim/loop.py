@@ -87,6 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._is_frozen = False
         self._is_closed = False
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
         self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -169,9 +170,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_frozen = False
         self._wake_again()
 
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """That have not ended. As `asyncio.all_tasks`, which looks at those of all loops."""
+        known = [task() for task in self._tasks]
+        return {task for task in known if task is not None and not task.done()}
+
     def left(self) -> list[str]:
         """What still runs or waits here; nothing, once everything was closed."""
-        tasks = sorted(repr(task.get_coro()) for task in asyncio.all_tasks(self))
+        tasks = sorted(repr(task.get_coro()) for task in self.tasks())
         timers = [repr(timer) for _, _, timer in self._timers if not timer.cancelled()]
         return tasks + timers
 
@@ -224,14 +230,14 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        if context is None:
-            return asyncio.Task(coro, loop=self, name=name)  # type: ignore[arg-type]
-        return asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        task = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        self._tasks.append(weakref.ref(task))
+        return task
 
     def get_task_factory(self) -> None:
         return None
 
-    get_debug = staticmethod(bool)  # type: ignore[assignment]  # no: asked of each future
+    get_debug = staticmethod(bool)  # it says no; each future asks
 
     def is_running(self) -> bool:
         return self._is_running

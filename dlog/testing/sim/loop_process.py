@@ -164,7 +164,7 @@ class LoopProcess:
         self.world.note(f"{self.name} dies")
         self.world.mark("a process dies")
         self.is_alive = False
-        self._kept = sorted(asyncio.all_tasks(self.loop), key=lambda task: task.get_name())
+        self._kept = sorted(self.loop.tasks(), key=lambda task: task.get_name())
         self.loop.close()
         self.stack.cut_off()
         self.world.after(session_ms, self._end_sessions)
@@ -191,7 +191,7 @@ class LoopProcess:
         asyncio._set_running_loop(self.loop)
         with silence(), contextlib.ExitStack() as after:
             after.callback(asyncio._set_running_loop, before)
-            while left := {*self._kept, *asyncio.all_tasks(self.loop)} - done:
+            while left := {*self._kept, *self.loop.tasks()} - done:
                 for task in left:  # to close one may begin others
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     work = task.get_coro()
