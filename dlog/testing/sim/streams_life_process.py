@@ -12,18 +12,18 @@ import contextlib
 import heapq
 import sys
 from asyncio import events
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dlog.errors import ConfigError, DlogError, Fenced, Outcome, Timeout, Unavailable
+from dlog.errors import ConfigError, Fenced, Outcome, Timeout, Unavailable
 from dlog.ledger.memory import MemoryAppender, MemoryLedgers, MemoryLedgerStore
 from dlog.ledger.store import ClosedLedger, LedgerSpec
 from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
 from dlog.testing.sim.loop import SimHandle, SimLoop
 from dlog.testing.sim.loop_process import LoopProcess, ProcessClock
-from dlog.testing.sim.meta_store import MetaTree, SimMetaStore
+from dlog.testing.sim.meta_store import Ask, MetaTree, SimMetaStore
 from dlog.testing.sim.world import World
 
 SLEEPS_MS = 60.0  # the mean
@@ -198,9 +198,11 @@ class LifeProcess(LoopProcess):
 class _SteppingMeta(SimMetaStore):
     owner: LifeProcess
 
-    async def _ask(self, ask: Callable[[Callable[[Any, DlogError | None], None]], None]) -> Any:
-        if self.owner.takes_step():
-            await self.owner.trouble()
+    def _ask(self, ask: Ask) -> Coroutine[Any, Any, Any]:
+        return self._ask_in_trouble(ask) if self.owner.takes_step() else super()._ask(ask)
+
+    async def _ask_in_trouble(self, ask: Ask) -> Any:
+        await self.owner.trouble()
         return await super()._ask(ask)
 
     async def sync(self) -> None:
