@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from dlog.clock import Clock
 from dlog.errors import DlogError, Timeout, Unavailable
-from dlog.meta.store import Created, LosesSessions, MetaStore, Session, Versioned, Watch
+from dlog.meta.store import Created, MetaStore, Session, Versioned, Watch
 from dlog.metrics import NO_METRICS, Metrics, catalogue
 
 Answer = TypeVar("Answer")
@@ -39,8 +39,8 @@ class AttendedMetaStore:
     @property
     def session_timeout_s(self) -> float:
         """How long the store believes in a silent client; 0: until that client's process ends."""
-        inner = self.inner
-        return inner.session_timeout_s if isinstance(inner, LosesSessions) else 0.0
+        timeout_s: float = getattr(self.inner, "session_timeout_s", 0.0)  # of `LosesSessions`
+        return timeout_s
 
     async def _ask(self, call: str, answer: Awaitable[Answer]) -> Answer:
         began_s = self._clock.monotonic_s()

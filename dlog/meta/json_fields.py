@@ -4,8 +4,9 @@ asked for is there, of its type and in its range, or the node is refused by name
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from dlog.errors import FormatError
@@ -84,6 +85,10 @@ def the_value(kind: type[_Kind], raw: object, where: str) -> _Kind:
     refused."""
     if not isinstance(raw, dict):
         raise FormatError(f"{where}: a {kind.__name__} is an object, not {raw!r}")
-    checks = {"int": the_int, "str": the_str}
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    return kind(*(checks[str(f.type)](raw, f.name, where) for f in fields))
+    return kind(*[check(raw, name, where) for name, check in _checks_of(kind)])  # type: ignore[arg-type]
+
+
+@functools.cache
+def _checks_of(kind: type[Any]) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    checks: dict[str, Callable[..., Any]] = {"int": the_int, "str": the_str}
+    return tuple((each.name, checks[str(each.type)]) for each in dataclasses.fields(kind))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from dlog.drive import Stores
@@ -9,6 +10,11 @@ from dlog.meta.listed import WriterMark
 
 
 def default_owner() -> str:
+    return f"{_user_and_host()}:{os.getpid()}"
+
+
+@functools.cache
+def _user_and_host() -> str:
     import getpass
     import socket
 
@@ -16,7 +22,7 @@ def default_owner() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid()) if hasattr(os, "getuid") else "user"
-    return f"{user}@{socket.gethostname()}:{os.getpid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def new_mark(stores: Stores, owner: str | None = None) -> WriterMark:

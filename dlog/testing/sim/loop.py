@@ -19,7 +19,7 @@ import weakref
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,6 +35,39 @@ OnThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
 Connect = Callable[[Callable[[], asyncio.Protocol], str, int], Awaitable[asyncio.Transport]]
 
 
+class SimHandle(events.Handle):
+    """As asyncio's, which asks its loop each time whether it is being debugged."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Any, args: Any, loop: asyncio.AbstractEventLoop, context: Any = None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class SimTimer(events.TimerHandle):
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Any,
+        args: Any,
+        loop: asyncio.AbstractEventLoop,
+        context: Any = None,
+    ) -> None:
+        SimHandle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._when = when
+        self._scheduled = False
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """`busy` is the rate of turns that come late, `connect` makes connections."""
 
@@ -45,7 +78,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.connect: Connect | None = None
         self.on_thread: OnThread | None = None  # what simulates other threads
         self.unheard: list[dict[str, Any]] = []  # what nobody caught
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None  # where somebody wants them
         self.turns = 0
         self._ready: deque[asyncio.Handle] = deque()
         self._arrived: list[asyncio.Handle] = []
@@ -55,6 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._is_frozen = False
         self._is_closed = False
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
         self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -69,7 +102,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             at_ms += self.world.chance.delay(_BUSY_MS, "its turn")
         if at_ms < self._next_ms:
             self._next_ms = at_ms
-            self.world.at(at_ms, lambda: self._turn_of(at_ms))
+            self.world.at(at_ms, partial(self._turn_of, at_ms))
 
     def _turn_of(self, at_ms: float) -> None:
         """An earlier turn may have been asked for since; then this one is not ours."""
@@ -99,14 +132,24 @@ class SimLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finish_asyncgen)
         self._is_running = True
         try:
-            for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            self._run(len(ready))
         finally:
             self._is_running = False
             sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(before)
+
+    def _run(self, count: int) -> None:
+        ready = self._ready
+        for _ in range(count):
+            handle: Any = ready.popleft()
+            if not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio's loops
+                    told = {"message": f"in {handle!r}", "exception": error, "handle": handle}
+                    self.call_exception_handler(told)
 
     def _finish_asyncgen(self, asyncgen: AsyncGenerator[Any, Any]) -> None:
         self._asyncgens.discard(asyncgen)
@@ -116,7 +159,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def arrive(self, what: Callable[[], None]) -> None:
         """From outside: bytes, a reply."""
         if not self._is_closed:
-            self._arrived.append(events.Handle(what, (), self))
+            self._arrived.append(SimHandle(what, (), self))
             self._wake(self.world.now_ms)
 
     def freeze(self) -> None:
@@ -127,9 +170,22 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_frozen = False
         self._wake_again()
 
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """That have not ended. As `asyncio.all_tasks`, which looks at those of all loops."""
+        return {task for task in self._known() if not task.done()}
+
+    def failed_unheard(self) -> list[asyncio.Task[Any]]:
+        """That raised, are still held by somebody, and were never awaited."""
+        over = [task for task in self._known() if task.done() and not task.cancelled()]
+        return [task for task in over if task._log_traceback]
+
+    def _known(self) -> list[asyncio.Task[Any]]:
+        known = [task() for task in self._tasks]
+        return [task for task in known if task is not None]
+
     def left(self) -> list[str]:
         """What still runs or waits here; nothing, once everything was closed."""
-        tasks = sorted(repr(task.get_coro()) for task in asyncio.all_tasks(self))
+        tasks = sorted(repr(task.get_coro()) for task in self.tasks())
         timers = [repr(timer) for _, _, timer in self._timers if not timer.cancelled()]
         return tasks + timers
 
@@ -141,7 +197,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = events.Handle(callback, args, self, context)
+        handle = SimHandle(callback, args, self, context)
         self._ready.append(handle)
         if not self._is_running:
             self._wake(self.world.now_ms)
@@ -165,7 +221,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = events.TimerHandle(when, callback, args, self, context)
+        timer = SimTimer(when, callback, args, self, context)
         self._serial += 1
         due_ms = max(when * 1000, self.world.now_ms) + _LATE_MS
         heapq.heappush(self._timers, (due_ms, self._serial, timer))
@@ -182,19 +238,14 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        if context is None:
-            task = asyncio.Task(coro, loop=self, name=name)  # type: ignore[arg-type]
-        else:
-            task = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
-        if self.tasks is not None:
-            self.tasks.add(task)
+        task = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        self._tasks.append(weakref.ref(task))
         return task
 
     def get_task_factory(self) -> None:
         return None
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # it says no; each future asks
 
     def is_running(self) -> bool:
         return self._is_running

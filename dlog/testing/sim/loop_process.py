@@ -164,7 +164,7 @@ class LoopProcess:
         self.world.note(f"{self.name} dies")
         self.world.mark("a process dies")
         self.is_alive = False
-        self._kept = sorted(asyncio.all_tasks(self.loop), key=lambda task: task.get_name())
+        self._kept = sorted(self.loop.tasks(), key=lambda task: task.get_name())
         self.loop.close()
         self.stack.cut_off()
         self.world.after(session_ms, self._end_sessions)
@@ -183,10 +183,9 @@ class LoopProcess:
 
     def unheard(self) -> list[str]:
         """What went wrong, and nobody caught or awaited. Of a task that somebody still holds
-        asyncio would tell when it is collected; here its loop has to know its tasks."""
+        asyncio would tell when it is collected."""
         told = [f"unheard: {_told(each)}" for each in self.loop.unheard]
-        done = [each for each in self.loop.tasks or () if each.done() and not each.cancelled()]
-        failed = [each for each in done if each._log_traceback]
+        failed = self.loop.failed_unheard()
         for each in failed:
             each._log_traceback = False  # told here
         held = [f"{each.exception()!r} in {each.get_name()} of {self.name}" for each in failed]
@@ -202,7 +201,7 @@ class LoopProcess:
         asyncio._set_running_loop(self.loop)
         with silence(), contextlib.ExitStack() as after:
             after.callback(asyncio._set_running_loop, before)
-            while left := {*self._kept, *asyncio.all_tasks(self.loop)} - done:
+            while left := {*self._kept, *self.loop.tasks()} - done:
                 for task in left:  # to close one may begin others
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     work = task.get_coro()

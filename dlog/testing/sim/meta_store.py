@@ -9,7 +9,7 @@ same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
@@ -24,10 +24,12 @@ from dlog.errors import (
 from dlog.meta.nodes import check_value, sequential_path
 from dlog.meta.store import Created, Versioned, check_path, parent_of
 from dlog.testing.sim.loop import SimLoop
-from dlog.testing.sim.metadata import MetaClient, MetaManners, SimMeta
+from dlog.testing.sim.metadata import Answered, MetaClient, MetaManners, SimMeta
 from dlog.testing.sim.world import World
 
 WALL_BASE_US = 1_750_000_000_000_000
+
+Ask = Callable[[Answered], None]
 
 _TOLD_MS = 500.0  # how late a client learns that its session ended
 
@@ -192,10 +194,10 @@ class SimMetaStore:
 
     # --- inside
 
-    async def _write(self, path: str, apply: Callable[[], Any]) -> Any:
-        return await self._ask(lambda answer: self._tree.write(self, path, apply, answer))
+    def _write(self, path: str, apply: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
+        return self._ask(lambda answer: self._tree.write(self, path, apply, answer))
 
-    async def _ask(self, ask: Callable[[Callable[[Any, DlogError | None], None]], None]) -> Any:
+    async def _ask(self, ask: Ask) -> Any:
         self.check_open()
         answered: asyncio.Future[Any] = self._loop.create_future()
 

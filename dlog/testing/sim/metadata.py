@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from dlog.errors import (
@@ -328,11 +329,8 @@ class SimMeta:
     def _reply(
         self, client: MetaClient, answer: Answered, value: Any, error: DlogError | None
     ) -> None:
-        def told() -> None:
-            answer(value, error)
-
-        delay_ms = self.world.chance.delay(client.meta_ms)
-        self.world.after(delay_ms, lambda: client.receive(told))
+        told = partial(answer, value, error)
+        self.world.after(self.world.chance.delay(client.meta_ms), partial(client.receive, told))
 
     def _maybe_touch(self, path: str) -> None:
         node = self._nodes.get(path)

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import gc
 import traceback
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Literal
 
@@ -224,7 +223,6 @@ class Simulation:
 
     def _new_process(self, name: str) -> LoopProcess:
         process = self.cluster.process(name)
-        process.loop.tasks = weakref.WeakSet()
         PROCESSES[process.loop] = process
         return process
 

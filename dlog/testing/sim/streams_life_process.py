@@ -12,19 +12,18 @@ import contextlib
 import heapq
 import sys
 from asyncio import events
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dlog.errors import ConfigError, DlogError, Fenced, Outcome, Timeout, Unavailable
+from dlog.errors import ConfigError, Fenced, Outcome, Timeout, Unavailable
 from dlog.ledger.memory import MemoryAppender, MemoryLedgers, MemoryLedgerStore
 from dlog.ledger.store import ClosedLedger, LedgerSpec
 from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
-from dlog.testing.sim.loop import SimLoop
+from dlog.testing.sim.loop import SimHandle, SimLoop
 from dlog.testing.sim.loop_process import LoopProcess, ProcessClock
-from dlog.testing.sim.meta_store import MetaTree, SimMetaStore
+from dlog.testing.sim.meta_store import Ask, MetaTree, SimMetaStore
 from dlog.testing.sim.world import World
 
 SLEEPS_MS = 60.0  # the mean
@@ -73,23 +72,6 @@ class _NoNetwork:
         pass
 
 
-class _Handle(events.Handle):
-    """As asyncio's, which asks its loop each time whether it is being debugged."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, callback: Any, args: Any, loop: asyncio.AbstractEventLoop, context: Any = None
-    ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-
-
 class _Loop(SimLoop):
     """Takes its turns at one moment in one event, and what arrives in the event that brings it, for
     speed."""
@@ -97,22 +79,10 @@ class _Loop(SimLoop):
     world: World
     hooked: ClassVar[_Loop | None] = None  # whose hooks for asynchronous generators are set
 
-    def time(self) -> float:
-        return self.world.now_ms / 1000
-
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
-        self._ready.append(handle)
-        if not self._is_running:
-            self._wake(self.world.now_ms)
-        return handle
-
     def arrive(self, what: Callable[[], None]) -> None:
         if self._is_closed:
             return
-        self._arrived.append(_Handle(what, (), self))
+        self._arrived.append(SimHandle(what, (), self))
         if self._is_frozen or events._get_running_loop() is not None:
             self._wake(self.world.now_ms)
         else:
@@ -139,17 +109,7 @@ class _Loop(SimLoop):
         try:
             while ready and left and not self._is_frozen:
                 left -= 1
-                for _ in range(len(ready)):
-                    handle: Any = ready.popleft()
-                    if handle._cancelled:
-                        continue
-                    try:
-                        handle._context.run(handle._callback, *handle._args)
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - as asyncio's loops
-                        told = {"message": f"in {handle!r}", "exception": error, "handle": handle}
-                        self.call_exception_handler(told)
+                self._run(len(ready))
         finally:
             self._is_running = False
             events._set_running_loop(before)
@@ -238,9 +198,11 @@ class LifeProcess(LoopProcess):
 class _SteppingMeta(SimMetaStore):
     owner: LifeProcess
 
-    async def _ask(self, ask: Callable[[Callable[[Any, DlogError | None], None]], None]) -> Any:
-        if self.owner.takes_step():
-            await self.owner.trouble()
+    def _ask(self, ask: Ask) -> Coroutine[Any, Any, Any]:
+        return self._ask_in_trouble(ask) if self.owner.takes_step() else super()._ask(ask)
+
+    async def _ask_in_trouble(self, ask: Ask) -> Any:
+        await self.owner.trouble()
         return await super()._ask(ask)
 
     async def sync(self) -> None:

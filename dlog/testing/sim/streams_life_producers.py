@@ -104,8 +104,9 @@ async def together(tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
+    for task in tasks:  # the first that failed, in each process the same one
+        if task in done:
+            task.result()
 
 
 class Producer:

@@ -56,6 +56,7 @@ class Scene:
         self.features = Features(world)
         self.processes: list[LifeProcess] = []
         self.tasks: list[tuple[LifeProcess, asyncio.Task[Any]]] = []
+        self.unchecked: list[tuple[LifeProcess, asyncio.Task[Any]]] = []  # how these ended
         self.is_ending = False  # programs end when they are done
         self.are_readers_ending = False
         self.last_uid: str | None = None
@@ -104,6 +105,7 @@ class Scene:
     def start(self, process: LifeProcess, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = process.start(self._guarded(process, work))
         self.tasks.append((process, task))
+        self.unchecked.append((process, task))
         return task
 
     async def _guarded(self, process: LifeProcess, work: Coroutine[Any, Any, Any]) -> Any:

@@ -139,8 +139,12 @@ class LifeHistory:
         return all(task.done() for process, task in tasks if process.is_alive)
 
     def _check_tasks(self) -> None:
-        for process, task in self.scene.tasks:
-            if process.is_alive and task.done():
+        """Each once, when it has ended; who is dead ends no more."""
+        ended = [each for each in self.scene.unchecked if each[1].done() or not each[0].is_alive]
+        for each in ended:
+            self.scene.unchecked.remove(each)
+            process, task = each
+            if process.is_alive:
                 require(not task.cancelled(), STUCK, "a program was cancelled by nobody", process)
                 error = task.exception()
                 if error is not None:
