@@ -253,7 +253,12 @@ def _find(publishing: Publishing) -> Procedure[Seen]:
 
 def _take_over(publishing: Publishing, seen: Seen, sealed: list[Sealed]) -> Procedure[None]:
     opening, token = publishing.opening, publishing.token
-    yield from check_ledgers(opening.name, seen.meta)  # before anybody is ended for it
+    try:
+        yield from check_ledgers(opening.name, seen.meta)  # before anybody is ended for it
+    except (ConfigError, Corrupt):
+        if (yield from _find(publishing)).version == seen.version:
+            raise
+        raise _Again("its ledgers went while we looked") from None
 
     def claim(meta: LogMeta) -> LogMeta:
         if publishing.answered(meta) is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from dlog import limits
 from dlog.admin.publish import Publication, Publishing, publish
-from dlog.effects import CreateNode, Pause, ReadNode, ReplaceNode
+from dlog.effects import CreateNode, Effect, LookAtLedger, Pause, ReadNode, ReplaceNode
 from dlog.errors import (
     AuthError,
     ConfigError,
@@ -353,6 +353,33 @@ def test_a_truncation_in_between_costs_one_more_try() -> None:
     log.before(COMMIT, lambda: log.change(truncate_before=Point(1)))
     assert published(log, filled(log, 50, 2)).next_seq == 6
     assert log.meta.truncate_before == Point(1)
+
+
+class Truncating(Scripted):
+    """Its open segment is ended and swept when somebody first looks at its ledger."""
+
+    def really(self, effect: Effect) -> Any:
+        if isinstance(effect, LookAtLedger) and effect.ledger_id == 20 and 20 in self.ledgers:
+            self.seal()
+            self.truncate(Point(4), sweep=True)
+            self.put(self.meta)
+            del self.ledgers[20]
+        return super().really(effect)
+
+
+def test_ledgers_that_leave_the_list_while_it_looks_cost_one_more_try() -> None:
+    log = Truncating.of(small(sealed=False))
+    assert published(log, filled(log, 50, 2)).next_seq == 6
+    assert 20 not in log.ledgers
+
+
+def test_a_ledger_that_is_listed_and_gone_is_told_though_it_looks_again() -> None:
+    log = small(sealed=False)
+    segment = filled(log, 50, 2)
+    del log.ledgers[20]
+    with pytest.raises(Corrupt, match="ledger 20 of segment 2 is in the list"):
+        published(log, segment)
+    assert log.meta.epoch == 1, "nobody was fenced for it"
 
 
 @pytest.mark.parametrize("point", [CLAIM, COMMIT])
