@@ -51,7 +51,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     noticed(PLANTS[name], count=HISTORIES_MAX)
 
 
-@counts(80, 1_000, seconds=18)
+@counts(80, 800, seconds=18)
 def test_lh_62_one_owner_at_once_doubles_what_owner_and_consumer_do_not(count: int) -> None:
     """Head to head, in the same weather: where a thief consumes as soon as it has the lease, as
     with one owner per lease, a rebalance without any crash processes messages twice."""
