@@ -14,6 +14,7 @@ from dlog.errors import NotFound, Truncated
 from dlog.groups.charter import Charter
 from dlog.groups.group_driver import GroupDriver, lease_store
 from dlog.groups.lease_driver import Logs
+from dlog.groups.leases import Lease
 from dlog.groups.places import GroupPlaces
 from dlog.groups.store import LeaseStore
 from dlog.ids import Position
@@ -64,8 +65,7 @@ class Parents:
                     seen = await driver.run(read_stream(self._site))
                     self._known.update(parents_in(self._site.name, seen.meta))
             store = lease_store(leases, places, self._stores)
-            found = [await driver.run(_read(store, each)) for each in self._known.get(number, ())]
-            return tuple(each for each in found if each is not None)
+            return await driver.run(_read(self._site, store, self._known.get(number, ())))
         except NotFound:
             return ()  # the stream was removed under us: the worker is about to leave
         finally:
@@ -104,7 +104,7 @@ class Parents:
                 continue
             looked.add(parent)
             named = _named(site.name, meta, parent)
-            if (yield from _is_finished(store, named)):
+            if (yield from _is_finished(store, named, shard.next_seq)):
                 continue  # and so is what came before it
             if charter.wanted_of(shard):
                 missed.add(parent)
@@ -130,7 +130,8 @@ def refuse_missed_by_job(stores: Stores, places: GroupPlaces, charter: Charter) 
         first_seqs += [trimmed[number].first_seq] if number in trimmed else []
         if max(first_seqs, default=0) >= mark.next_seq:
             continue  # there was nothing to do in it
-        if not (yield from _is_finished(store, _named(site.name, meta, number))):
+        named = _named(site.name, meta, number)
+        if not (yield from _is_finished(store, named, mark.next_seq)):
             missed.append(number)
     if missed:
         raise Truncated(
@@ -140,11 +141,19 @@ def refuse_missed_by_job(stores: Stores, places: GroupPlaces, charter: Charter) 
         )
 
 
-def _is_finished(store: LeaseStore, shard: _Named) -> Procedure[bool]:
+def _is_finished(store: LeaseStore, shard: _Named, end_seq: int) -> Procedure[bool]:
+    """`end_seq`: behind the last message that the group has to consume there."""
     for log in shard.logs:
-        if (yield from store.read(log)).is_finished:
+        if _is_done((yield from store.read(log)), end_seq):
             return True
     return False
+
+
+def _is_done(lease: Lease, end_seq: int | None) -> bool:
+    """Also where nobody saw that the shard had ended: a trim may be quicker."""
+    kept = lease.checkpoint
+    has_all = end_seq is not None and kept is not None and kept.position.next_seq >= end_seq
+    return lease.is_finished or has_all
 
 
 def parents_in(stream: str, meta: StreamMeta) -> dict[int, tuple[_Named, ...]]:
@@ -163,11 +172,22 @@ def _named(stream: str, meta: StreamMeta, number: int) -> _Named:
     return _Named(number, (*logs, stream) if number == 0 else logs)
 
 
-def _read(store: LeaseStore, parent: _Named) -> Procedure[ParentShard | None]:
-    """None where the group never had it: it was truncated away before anybody came to it."""
-    for log in parent.logs:
-        lease = yield from store.read(log)
-        kept = lease.checkpoint
-        if lease.is_finished and kept is not None:
-            return ParentShard(log, parent.number, kept.position, kept.app)
-    return None
+def _read(
+    site: Site, store: LeaseStore, named: tuple[_Named, ...]
+) -> Procedure[tuple[ParentShard, ...]]:
+    """Without those that the group never had: they were truncated away before anybody came."""
+    trimmed: Mapping[int, TrimmedShard] | None = None
+    found: list[ParentShard] = []
+    for parent in named:
+        for log in parent.logs:
+            lease = yield from store.read(log)
+            if lease.checkpoint is None:
+                continue
+            if not lease.is_finished and trimmed is None:
+                trimmed = yield from read_trimmed(site, (yield from read_stream(site)).meta.uid)
+            ended = (trimmed or {}).get(parent.number)
+            if _is_done(lease, None if ended is None else ended.next_seq):
+                kept = lease.checkpoint
+                found.append(ParentShard(log, parent.number, kept.position, kept.app))
+                break
+    return tuple(found)

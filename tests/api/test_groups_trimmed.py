@@ -8,8 +8,8 @@ import pytest
 
 import dlog
 from tests.api.adapter import Api
-from tests.api.grouping import Seen, a_group, seen_all, send, work
-from tests.api.waiting import eventually
+from tests.api.grouping import GROUP, STREAM, Seen, a_group, seen_all, send, work
+from tests.api.waiting import eventually, until
 
 pytestmark = pytest.mark.crosswise(seconds=1)
 
@@ -104,3 +104,36 @@ async def test_a_job_whose_shard_is_gone_and_was_not_missed_is_done(api: Api, wh
         async with work(client, seen.process, stop_at_end=True) as worker:
             assert await worker.wait(20) == "all shards are done"
         assert seen.count == (40 if why == "consumed" else 0)
+
+
+async def test_a_shard_whose_end_nobody_saw_was_consumed_and_gives_its_children_what_it_kept(
+    api: Api,
+) -> None:
+    """The group has all of its messages, and no worker, when the shard is ended and trimmed."""
+    begun: list[Any] = []
+
+    class Remembers:
+        def initialize(self, shard: Any) -> None:
+            begun.append(shard)
+
+        def process(self, batch: Any, tracker: Any) -> None:
+            tracker.checkpoint(app=b"as far as that")
+
+    async with a_group(api, shards=1, messages=40) as (client, stream, writer):
+        group = client.group(GROUP, STREAM)
+
+        async def has_all() -> bool:
+            return (await group.describe()).lag_messages == 0
+
+        async with work(client, Remembers, flush_ms=20):
+            await until(has_all)
+        children = await stream.split(0)
+        await truncated_and_trimmed(client, stream, 0)
+        await send(writer, 40, first=40)
+        del begun[:]
+        async with work(client, Remembers) as worker:
+            await eventually(lambda: len(begun) == len(children) or worker.failed)
+            assert worker.failed == {}
+        assert [[each.app for each in shard.parents] for shard in begun] == [
+            [b"as far as that"]
+        ] * len(children)
