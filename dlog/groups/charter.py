@@ -21,7 +21,7 @@ from dlog.reader.places import Start
 from dlog.streams.trimmed import TrimmedShard
 
 FORMAT = 1
-TRIMMED = "trimmed"  # a field: parents of shards that were trimmed before there was the group
+TRIMMED = "trimmed"  # a field: shards that were trimmed before there was the group
 LEASES = ("nodes", "logs")
 COUNT = "count"
 WEIGHS = (COUNT, "lag", "bytes")

@@ -27,6 +27,7 @@ from dlog.streams.document import Shard, StreamMeta
 from dlog.streams.places import trimmed_parents
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import tails_of
+from dlog.streams.trimmed import read_trimmed
 from dlog.together import some_at_once
 
 logger = logging.getLogger("dlog.groups")
@@ -217,7 +218,9 @@ async def _agreed(
         begin = await _marks(stores, meta)
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
-    extra = {TRIMMED: sorted(trimmed_parents(meta))}
+    site = Site.at(stores.layout, places.stream, stores.chance)
+    noted = await driver.run(read_trimmed(site, meta.uid))
+    extra = {TRIMMED: sorted(trimmed_parents(meta).union(noted))}
     uid = stores.chance.token()
     ours = dataclasses.replace(wanted, begin=begin, end=end, uid=uid, extra=extra)
     if ours.is_job:

@@ -45,7 +45,7 @@ async def test_a_shard_that_is_gone_before_the_group_began_it_is_told(api: Api, 
             await seen_all(seen, 40)
 
 
-@pytest.mark.parametrize("why", ["consumed", "empty", "before the group"])
+@pytest.mark.parametrize("why", ["consumed", "empty", "before the group", "long before the group"])
 async def test_a_shard_that_is_gone_and_was_not_missed_is_not_told(api: Api, why: str) -> None:
     async with a_group(api, shards=1, messages=0 if why == "empty" else 40) as (
         client,
@@ -62,8 +62,12 @@ async def test_a_shard_that_is_gone_and_was_not_missed_is_not_told(api: Api, why
             if why == "empty":
                 async with work(client, not_yet):
                     pass
-            await stream.split(0)
-        await truncated_and_trimmed(client, stream, 0)
+            children = await stream.split(0)
+        gone = [0]
+        if why == "long before the group":  # none of its children is there any more
+            await stream.merge(*(child.number for child in children))
+            gone += [child.number for child in children]
+        await truncated_and_trimmed(client, stream, *gone)
         before = seen.count
         await send(writer, 40, first=40)
         async with work(client, seen.process) as worker:
