@@ -57,8 +57,8 @@ class Client:
     def __init__(
         self, url: uri.Url, metrics: Metrics = NO_METRICS, config: str | None = None
     ) -> None:
+        self._inner = aio.Client(url, metrics, config)  # which may refuse what it is given
         self._portal = Portal()
-        self._inner = aio.Client(url, metrics, config)
         self.url = self._inner.url
         self.admin = Admin(self._inner.admin, self._portal)
         self._closed = False

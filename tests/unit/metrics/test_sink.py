@@ -123,8 +123,9 @@ def test_what_is_no_sink_is_refused() -> None:
     openings: list[Callable[..., Any]] = [
         lambda **given: dlog.connect(url, **given),
         lambda **given: dlog.open_writer("log", url=url, **given),
-        lambda **given: dlog.connect(url).open_reader("log", **given),
     ]
-    for opening in openings:
-        with pytest.raises(dlog.ConfigError, match=told):
-            opening(metrics=wrong)
+    with dlog.connect(url) as client:
+        openings.append(lambda **given: client.open_reader("log", **given))
+        for opening in openings:
+            with pytest.raises(dlog.ConfigError, match=told):
+                opening(metrics=wrong)
