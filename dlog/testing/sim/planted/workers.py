@@ -469,7 +469,7 @@ def a_lease_log_is_read_before_it_is_fenced(patch: Patch) -> None:
 
 @plants(
     "I20: who was fenced opens the lease log again",
-    **{**LOGS, "messages": 60, "workers": 3, "shards": 3},
+    **{**LOGS, "messages": 30, "workers": 4, "shards": 1, "freezes": 1.0, "cuts": 0.3},
 )
 def the_fenced_open_again(patch: Patch) -> None:
     genuine = LeaseDriver._append
