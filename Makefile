@@ -8,12 +8,12 @@ PY := .venv/bin/python
 # What the tests and the demo do must not depend on how the caller's Python is set up.
 unexport PYTHONPATH PYTHONHOME DLOG_URL
 
-# A file stays in one worker, so that its tests share their servers. At most six tests that fail
+# A file stays in one worker, so that its tests share their servers. At most three tests that fail
 # beside others are tried once more alone, and named: tests/tidy/run.py. Tests wait for disks and
-# servers, so there is a worker more than there are cores.
+# servers, so there are two workers more than there are cores.
 SIDE_BY_SIDE = -n $(WORKERS) -p tests.tidy.schedule
 CORES := $(shell nproc 2>/dev/null || echo 2)
-WORKERS ?= $(shell expr $(CORES) + 1)
+WORKERS ?= $(shell expr $(CORES) + 2)
 PLUGINS := -p tests.tidy.skip_report -p tests.tidy.ring_times
 
 help:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECOND_TRIES_MAX = 6
+SECOND_TRIES_MAX = 3
 SECOND_TRY_S = 600
 TESTS_FAILED = 1  # pytest's exit code, also for a run that was given up
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)")
