@@ -97,6 +97,64 @@ def test_the_latest_of_each_key(spark: Any, url: str) -> None:
     assert found == expected
 
 
+EVENT_US = 1_700_000_000_000_000
+
+
+def changed_over_a_split(url: str, name: str = "shop") -> dict[bytes, tuple[bytes, int]]:
+    """A stream whose keys change before and after a split, most of all in the parent, some of them
+    to nothing: what each is at last, with its event time."""
+    last: dict[bytes, tuple[bytes, int]] = {}
+    with dlog.connect(url) as client:
+        stream = client.create_stream(name, shards=1)
+        with stream.open_writer() as writer:
+            for number in range(200):
+                writer.submit(b"old", key=b"k%d" % (number % 10), event_time=EVENT_US)
+            writer.flush()
+            stream.split(0)
+            for number in range(10):
+                key, event_us = b"k%d" % number, EVENT_US + number
+                value = None if number % 3 == 0 else b"new %d" % number
+                writer.submit(value, key=key, headers=[("n", b"%d" % number)], event_time=event_us)
+                if value is not None:
+                    last[key] = value, event_us
+            writer.flush()
+    return last
+
+
+def test_the_latest_of_each_key_of_a_stream_that_was_split(spark: Any, url: str) -> None:
+    last = changed_over_a_split(url)
+    compact.to_log(spark, {"url": url}, "shop", "latest")
+    with dlog.open_reader("latest", url=url) as reader:
+        assert {m.key: (m.value, m.event_time_us) for m in reader} == last
+
+
+def test_an_export_of_a_stream_comes_back_with_each_key_in_order(
+    spark: Any, url: str, tmp_path: Path
+) -> None:
+    last = changed_over_a_split(url)
+    target, options = str(tmp_path / "lake"), {"url": url}
+    assert export.export(spark, options, "shop", target) == 210
+    load.load(spark, options, target, "again", order_by="seq")
+    with dlog.open_reader("again", url=url) as reader:
+        found = {message.key: (message.value, message.event_time_us) for message in reader}
+    assert {key: told for key, told in found.items() if told[0] is not None} == last
+
+
+def test_what_the_command_exports_is_imported(spark: Any, url: str, tmp_path: Path) -> None:
+    fill(url, 30)
+    with dlog.open_writer("orders", url=url) as writer:
+        writer.append(None)
+        writer.append(b"x", headers=[("a", b"1"), ("a", b"2")], event_time=EVENT_US)
+    file = str(tmp_path / "orders.parquet")
+    command = [sys.executable, "-m", "dlog", "export", "orders", "-o", file, "--url", url]
+    subprocess.run(command, check=True, timeout=60)
+    load.load(spark, {"url": url}, file, "again", order_by="seq")
+    with dlog.connect(url) as client:
+        with client.open_reader("orders") as first, client.open_reader("again") as second:
+            there = [(m.key, m.value, m.headers, m.event_time_us) for m in first]
+            assert [(m.key, m.value, m.headers, m.event_time_us) for m in second] == there
+
+
 def test_what_is_in_a_log(spark: Any, url: str, tmp_path: Path) -> None:
     with dlog.open_writer("orders", url=url) as writer:
         writer.append_many([b"x" * 10] * 70, keys=[b"often"] * 70)

@@ -1,7 +1,8 @@
 """The latest message of each key, as Parquet or as a new log: what a log comes to if later messages
 replace earlier ones. A key whose last message is a tombstone (no value) is left out; messages
 without a key are all kept, since nothing replaces them. In a new log they stand in the order that
-they had.
+they had. Of a stream of shards a key's later messages are in a later shard, whose number is higher:
+a new log has the shards one after the other.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Any
 
 from dlog.spark.jobs.session import access_in, access_of, options_of, parser, session
 
+COLUMNS = "key,value,topic,partition,offset,timestamp,timestampType,headers,eventTime"
+_ORDER = ("partition", "offset")
+
 
 def latest(spark: Any, options: Mapping[str, str], log: str) -> Any:
     """A DataFrame with the columns of the source, a row for each key, in no order."""
     from pyspark.sql import functions as f
 
-    messages = (
-        spark.read.format("dlog").options(**options).option("includeHeaders", "true").load(log)
-    )
+    messages = spark.read.format("dlog").options(**options).option("columns", COLUMNS).load(log)
     keyed = messages.where("key is not null")
     last = keyed.groupBy("key").agg(
-        f.max_by(f.struct(*messages.columns), f.col("offset")).alias("last")
+        f.max_by(f.struct(*messages.columns), f.struct(*_ORDER)).alias("last")
     )
     kept = last.select("last.*").where("value is not null")
     return kept.unionByName(messages.where("key is null"))
@@ -31,8 +33,8 @@ def latest(spark: Any, options: Mapping[str, str], log: str) -> Any:
 def to_log(spark: Any, options: Mapping[str, str], log: str, target: str) -> None:
     """All at once, or not at all; a log that is there already is refused."""
     access_in(options).connect().admin.create(target)
-    ordered = latest(spark, options, log).repartition(1).sortWithinPartitions("offset")
-    messages = ordered.select("value", "key", "headers")
+    ordered = latest(spark, options, log).repartition(1).sortWithinPartitions(*_ORDER)
+    messages = ordered.select("value", "key", "headers", "eventTime")
     messages.write.format("dlog").mode("append").options(**options).option("topic", target).save()
 
 

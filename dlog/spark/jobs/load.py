@@ -1,8 +1,10 @@
 """Parquet files as messages of a log: `dlog spark import`. All of them, at once and whole, or none.
 
 Rows go in the order of `--order-by`, if that is given (then one task writes), else each task's rows
-in their order. The columns are those of an export (`value`, `key`, `headers`, `event_time`); all
-others are left out. `--batch` names the import: run again under the same name it adds nothing.
+in their order. `seq` in an export of several shards is shard by shard: a key's later messages are
+in a later shard. The columns are those of an export, of this one or of `dlog export`: `value`,
+`key`, `headers`, `event_time`; all others are left out. `--batch` names the import: run again under
+the same name it adds nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +29,31 @@ def load(
 ) -> None:
     rows = spark.read.parquet(source)
     if order_by is not None:
-        rows = rows.repartition(1).sortWithinPartitions(order_by)
-    there = [f"{name} as {ours}" for name, ours in _OURS.items() if name in rows.columns]
+        by = [name.strip() for name in order_by.split(",")]
+        if by == ["seq"] and "shard" in rows.columns:
+            by = ["shard", "seq"]
+        rows = rows.repartition(1).sortWithinPartitions(*by)
+    there = [
+        f"{_read(rows, name)} as {ours}" for name, ours in _OURS.items() if name in rows.columns
+    ]
     writer = rows.selectExpr(*there).write.format("dlog").mode("append")
     if batch is not None:
         writer = writer.option("query", batch)
     writer.options(**options).option("topic", log).save()
 
 
+def _read(rows: Any, name: str) -> str:
+    """`dlog export` calls a header's name what it is, Spark's columns call it a key."""
+    if name == "headers" and "name" in rows.schema[name].dataType.elementType.fieldNames():
+        return "transform(headers, each -> struct(each.name as key, each.value as value))"
+    return name
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parser("import", __doc__ or "")
     args.add_argument("source", help="a directory of Parquet files")
     args.add_argument("log")
-    args.add_argument("--order-by", metavar="COLUMN", help="such as seq, in an export")
+    args.add_argument("--order-by", metavar="COLUMNS", help="or several, as shard,seq")
     args.add_argument("--batch", metavar="NAME", help="adds nothing if it was imported before")
     chosen = args.parse_args(arguments)
     access = access_of(chosen)
