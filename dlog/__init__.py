@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from dlog.reason import Reason, ReasonCode
     from dlog.secret import Secret
     from dlog.streams.document import Shard
+    from dlog.streams.holding import StreamHoldSummary
     from dlog.streams.places import StreamPosition
     from dlog.streams.reader import FromShard, ShardBatch
     from dlog.streams.stream import ShardSummary, StreamDescription
@@ -107,6 +108,7 @@ _HOMES = {
     "dlog.reason": "Reason ReasonCode",
     "dlog.secret": "Secret",
     "dlog.streams.document": "Shard",
+    "dlog.streams.holding": "StreamHoldSummary",
     "dlog.streams.places": "StreamPosition",
     "dlog.streams.reader": "FromShard ShardBatch",
     "dlog.streams.stream": "ShardSummary StreamDescription",
@@ -187,6 +189,7 @@ __all__ = [
     "StopReason",
     "Stream",
     "StreamDescription",
+    "StreamHoldSummary",
     "StreamPosition",
     "StreamReader",
     "StreamWriter",

@@ -269,7 +269,7 @@ class Client:
         """Shards that act as one log. A plain log is a stream of one shard."""
         from dlog.streams.stream import Stream
 
-        return Stream(name, self._stores, self._keeping, self._configs)
+        return Stream(name, self._stores, self._keeping, self.admin, self._configs)
 
     async def create_stream(
         self,

@@ -63,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._last_batch_s: float | None = None
         self._last_seen: Offset | None = None
         self._held: Offset = {}
+        self._held_streams: set[tuple[str, str]] = set()  # by name and uid
         self._streams: dict[str, Listing] = {}  # by the last look, by their names
         self._told: set[tuple[str, int]] = set()  # shards of streams by their uids: lost, and told
 
@@ -273,6 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if found is not None:
             refuse_twice(found, self._options.logs)
             self._streams[name] = found
+            self._hold_stream(found)
         return found
 
     def _logs(self) -> tuple[str, ...]:
@@ -353,6 +355,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             except (Truncated, NotFound) as error:
                 _log.warning("no hold %r of log %r: %s", group, log, error)
             self._held[log] = at
+
+    def _hold_stream(self, listing: Listing) -> None:
+        """What it has not begun: shards that come while the query is down, too."""
+        group, held = self._options.group, (listing.name, listing.uid)
+        if group is not None and held not in self._held_streams:
+            self._client().stream(listing.name).hold(group)
+            self._held_streams.add(held)
 
     # --- calls
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dlog import limits
+from dlog.admin.admin import Admin
 from dlog.admin.status import LogStatus
 from dlog.drive import Stores
 from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, ConfigError, NotFound, WriterClosed
-from dlog.ids import check_log_name
+from dlog.ids import check_hold_name, check_log_name
 from dlog.meta.cas import read_log
 from dlog.meta.layout import unescape
 from dlog.opening import Opening
@@ -27,6 +28,12 @@ from dlog.streams.document import (
     shard_log,
 )
 from dlog.streams.driver import StreamDriver
+from dlog.streams.holding import (
+    StreamHoldSummary,
+    drop_stream_hold,
+    hold_stream,
+    list_stream_holds,
+)
 from dlog.streams.reader import ReadingOrder, StreamReader, StreamStart
 from dlog.streams.removal import (
     delete_nodes,
@@ -50,6 +57,7 @@ from dlog.streams.tails import ShardTail, log_status, statuses_of, tails_of
 from dlog.streams.trimmed import read_trimmed
 from dlog.streams.writer import StreamWriter
 from dlog.together import some_at_once
+from dlog.writer.owner import default_owner
 
 GetStores = Callable[[bool], Awaitable[Stores]]
 _H = TypeVar("_H", StreamWriter, StreamReader)
@@ -95,11 +103,17 @@ class Stream:
     """A named set of shards, each of them one log. A plain log is a stream of one shard."""
 
     def __init__(
-        self, name: str, stores: GetStores, keep: Keep, configs: Configs | None = None
+        self,
+        name: str,
+        stores: GetStores,
+        keep: Keep,
+        admin: Admin,
+        configs: Configs | None = None,
     ) -> None:
         """`configs`: the documents that its writers and readers go by."""
         self.name = check_log_name(name)
         self._get_stores = stores
+        self._admin = admin
         self._keep = keep
         self._configs = configs
 
@@ -284,6 +298,32 @@ class Stream:
         failure, it goes on."""
         stores = await self._get_stores(False)
         await StreamDriver(stores).run(remove_stream(self._site(stores)))
+
+    # --- holds
+
+    async def hold(self, hold: str, *, who: str | None = None) -> None:
+        """Keep the stream from being truncated by any policy, what is there and what comes, also in
+        shards to come. `admin.hold` of the same name moves it on in a shard's log; where it is not
+        moved, all of the shard is kept. Again, it changes nothing."""
+        stores = await self._get_stores(False)
+        name = check_hold_name(hold)
+        await hold_stream(stores, self._admin, self._site(stores), name, who or default_owner())
+
+    async def holds(self) -> tuple[StreamHoldSummary, ...]:
+        """On the whole stream, by name; those of consumer groups included."""
+        stores = await self._get_stores(False)
+        site = self._site(stores)
+        found: tuple[StreamHoldSummary, ...]
+        found = await StreamDriver(stores).run(list_stream_holds(stores, site))
+        return found
+
+    async def drop_hold(self, hold: str) -> None:
+        """On the stream, and of the same name on its shards. `NotFound` when there is none."""
+        stores = await self._get_stores(False)
+        name = check_hold_name(hold)
+        await drop_stream_hold(stores, self._admin, self._site(stores), name)
+
+    # --- inside
 
     async def _reshard(
         self, change: Callable[[Site, str], Procedure[SeenStream]], new: int

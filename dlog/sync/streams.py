@@ -23,6 +23,7 @@ from dlog.streams import stream as aio_stream
 from dlog.streams import writer as aio_writer
 from dlog.streams.document import Shard
 from dlog.streams.following import Lane, Table
+from dlog.streams.holding import StreamHoldSummary
 from dlog.streams.lanes import producer_key
 from dlog.streams.places import StreamPosition
 from dlog.streams.reader import FromShard, ReadingOrder, ShardBatch, StreamStart
@@ -118,6 +119,20 @@ class Stream:
         """Forget the shards that ended and were truncated to their end, and remove their logs:
         their numbers. Nobody can read anything there any more."""
         return self._portal.run(self._inner.trim(dry_run=dry_run))
+
+    def hold(self, hold: str, *, who: str | None = None) -> None:
+        """Keep the stream from being truncated by any policy, what is there and what comes, also in
+        shards to come. `admin.hold` of the same name moves it on in a shard's log; where it is not
+        moved, all of the shard is kept. Again, it changes nothing."""
+        self._portal.run(self._inner.hold(hold, who=who))
+
+    def holds(self) -> tuple[StreamHoldSummary, ...]:
+        """On the whole stream, by name; those of consumer groups included."""
+        return self._portal.run(self._inner.holds())
+
+    def drop_hold(self, hold: str) -> None:
+        """On the stream, and of the same name on its shards. `NotFound` when there is none."""
+        self._portal.run(self._inner.drop_hold(hold))
 
     def remove(self) -> None:
         """Delete the stream with all its logs, under its readers and its writers."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import click
 
 from dlog.cli import draw
@@ -10,6 +13,10 @@ from dlog.cli.moments import moment_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, only_tells, output_option
+from dlog.cli.stream_messages import is_stream
+
+if TYPE_CHECKING:
+    from dlog import StreamHoldSummary
 
 COLUMNS = (
     draw.Column("HOLD"),
@@ -19,13 +26,16 @@ COLUMNS = (
     draw.Column("MOVED"),
     draw.Column("NOTE"),
 )
+OF_STREAM = (COLUMNS[0], COLUMNS[2], COLUMNS[3])
 
 
 @click.group("hold")
 def command() -> None:
     """Keep messages from being truncated: what is at a hold, and behind it, stays.
 
-    No retention and no `dlog truncate` goes past a hold; `dlog truncate --force` does.
+    No retention and no `dlog truncate` goes past a hold; `dlog truncate --force` does. A hold on a
+    stream keeps all of it, shards to come included; a hold of the same name on a shard's log says
+    how far its holder is there.
     """
 
 
@@ -35,8 +45,11 @@ def command() -> None:
 @common_options
 @only_tells
 def ls(settings: Settings, log: str, output: str) -> None:
-    """List the holds of LOG. With -o json, one object a line."""
+    """List the holds of LOG, or those on a stream as a whole. With -o json, one object a line."""
     with settings.connect() as client:
+        if is_stream(client, log):
+            _show_stream(client.stream(log).holds(), output)
+            return
         found = client.admin.holds(log)
     if output == "json":
         for each in found:
@@ -56,6 +69,15 @@ def ls(settings: Settings, log: str, output: str) -> None:
     draw.table(COLUMNS, rows)
 
 
+def _show_stream(found: Iterable[StreamHoldSummary], output: str) -> None:
+    if output == "json":
+        for each in found:
+            print_json(each)
+        return
+    rows = [(each.name, each.who, moment_text(each.since_us)) for each in found]
+    draw.table(OF_STREAM, rows)
+
+
 @command.command("set")
 @click.argument("log")
 @click.argument("name")
@@ -65,9 +87,16 @@ def ls(settings: Settings, log: str, output: str) -> None:
 def set_(settings: Settings, log: str, name: str, at: Place, note: str | None) -> None:
     """Hold what is AT a place of LOG, and behind it: a new hold, or one that moves forward.
 
-    AT is a seq, a message id, a time, latest, or earliest (which it is when not given).
+    AT is a seq, a message id, a time, latest, or earliest (which it is when not given). A stream is
+    held as a whole, from the earliest on.
     """
     with settings.connect() as client:
+        if is_stream(client, log):
+            if at != "earliest" or note is not None:
+                raise click.UsageError(f"{log} is a stream: it is held as a whole, without a note")
+            client.stream(log).hold(name)
+            print(f"{name} holds the stream {log}, shards to come included")
+            return
         held = client.admin.hold(log, name, at, note=note)
     print(f"{name} holds {log} from seq {held.seq} on")
 
@@ -79,5 +108,8 @@ def set_(settings: Settings, log: str, name: str, at: Place, note: str | None) -
 def drop(settings: Settings, log: str, name: str) -> None:
     """Drop a hold: what it kept may be truncated from now on."""
     with settings.connect() as client:
-        client.admin.drop_hold(log, name)
+        if is_stream(client, log):
+            client.stream(log).drop_hold(name)
+        else:
+            client.admin.drop_hold(log, name)
     say(f"{log} is held by {name} no more")

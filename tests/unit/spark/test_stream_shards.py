@@ -311,6 +311,21 @@ def test_a_group_holds_shards_that_wait(url: str) -> None:
             assert [hold.seq for hold in client.admin.holds(log)] == [0]
 
 
+def test_a_group_holds_shards_that_come_while_the_query_is_down(url: str) -> None:
+    create(url)
+    write(url, 0)
+    offset, _ = read_all(reader_of(url, group="g"), reader_of(url, group="g").initialOffset())
+    split(url, 0)
+    write(url, 1)
+    empty(url, 1, 2)
+    came = read_all(reader_of(url, group="g"), offset)[1]
+    assert came == [1] * len(KEYS)
+    with dlog.connect(url) as client:
+        assert [hold.name for hold in client.stream("orders").holds()] == ["g"]
+        client.stream("orders").drop_hold("g")
+    empty(url, 1, 2)
+
+
 @pytest.mark.parametrize("pace", [{}, {"maxOffsetsPerTrigger": "3"}, {"minOffsetsPerTrigger": "3"}])
 @pytest.mark.parametrize("looks_between", [True, False])
 def test_a_shard_that_was_read_to_its_end_may_be_trimmed_whatever_the_pace(
