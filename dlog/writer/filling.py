@@ -148,7 +148,9 @@ class Filling:
         try:
             path = stores.layout.job(self.name, self._token)
             # Before there is a ledger to be found.
-            await self._driver.run(be_present(path, self.job, stores.chance))
+            await self._driver.run(
+                be_present(path, self.job, stores.chance, stores.clock.monotonic_s)
+            )
             ledger_id = await self._driver.run(
                 job_ledger(seen.meta, token=self._token, now_us=now_us, job=self.job)
             )

@@ -12,14 +12,19 @@ from dlog.errors import AlreadyExists, DlogError, NotFound, Retry
 
 _log = logging.getLogger("dlog.writer")
 
-TRIES = 9  # to make it, before the log may name us: one to two seconds
+# To make it, before the log may name us: one to two seconds, or the time-out of one call.
+TRIES = 9
+TRIES_S = 2.0
 PAUSE_S_MAX = 5.0  # between two tries to take it away
 
 
-def be_present(path: str, value: str, chance: Chance) -> Procedure[None]:
+def be_present(
+    path: str, value: str, chance: Chance, now_s: Callable[[], float]
+) -> Procedure[None]:
     """Make the node where polite openers, standbys and repairs look for us. Tried again for one to
     two seconds. After that the work goes on without it, and the handle goes on trying: presence is
     advice only."""
+    began_s = now_s()
     for attempt in range(TRIES):
         if attempt > 0:
             yield Pause(backoff_s(attempt, chance, base_s=0.02, limit_s=1))
@@ -30,7 +35,7 @@ def be_present(path: str, value: str, chance: Chance) -> Procedure[None]:
             return  # from a try before
         except DlogError as error:
             refused = error
-            if error.retry is not Retry.NOW:
+            if error.retry is not Retry.NOW or now_s() - began_s >= TRIES_S:
                 break
     _log.warning("not present at %s yet, others may take us for dead: %s", path, refused)
 

@@ -533,7 +533,7 @@ def _won(opening: Opening, ledger_id: int) -> None:
 def announce(opening: Opening) -> Procedure[None]:
     """Before the log names us: who reads our name there, and is polite, looks for our presence."""
     path = opening.layout.presence(opening.name, opening.mark.token)
-    return be_present(path, opening.mark.name, opening.chance)
+    return be_present(path, opening.mark.name, opening.chance, opening.stopwatch.now_s)
 
 
 def is_listed(meta: LogMeta, ledger_id: int) -> bool:

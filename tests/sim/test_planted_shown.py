@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dlog import backends
 from dlog.testing.sim.corpus import STALE
 from dlog.testing.sim.planted import all_plants, planted
 
@@ -39,8 +40,10 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
-def test_a_test_shows_what_few_histories_reach(name: str) -> None:
+def test_a_test_shows_what_few_histories_reach(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here and not by `show`, which starts a run of pytest for each."""
+    # What a test leaves in memory with a bug planted is not for the same test without.
+    monkeypatch.setattr(backends, "_memory_worlds", {})
     where, called = SHOWN[name]
     test = getattr(import_module(where), called)
     with planted(all_plants()[name]):
