@@ -482,9 +482,9 @@ class ReaderCore:
         return True
 
     def _look_again(self, segment: Segment, error: NotFound) -> Procedure[None]:
-        """A ledger may be gone that left the list meanwhile: truncated, or dropped. Where our own
-        segment stays, looking again would find the same, for ever."""
-        view, number = self.view, segment.number
+        """A ledger may be gone that left the list meanwhile: truncated, or dropped. Where the list
+        is the same as before, looking again would find the same, for ever."""
+        view, before = self.view, self.view.meta
         gone = segment.ledger_id if error.ledger_id is None else error.ledger_id
         yield from view.refresh()
         listed = yield from view.find(
@@ -492,8 +492,7 @@ class ReaderCore:
         )
         if listed is not None and listed.ledger_id == gone:
             raise ledger_gone(listed, view.name) from error
-        ours = yield from view.find(lambda s: s.number >= number, lambda p: p.last_number >= number)
-        if ours == segment:
+        if view.meta == before:
             raise error
 
 

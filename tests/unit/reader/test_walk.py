@@ -3,6 +3,7 @@ what stands there."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -258,3 +259,28 @@ def test_a_missing_ledger_that_no_list_names_ends_the_reader() -> None:
 
     with pytest.raises(NotFound, match="no ledger 999"):
         playing.run(work())
+
+
+def test_a_missing_ledger_is_looked_for_again_where_the_list_has_changed() -> None:
+    """It may have been one that left the list, as the one before ours."""
+    log = seven_segments()
+
+    class Misnames(Walked):
+        def perform(self, effect: Effect) -> Any:
+            if isinstance(effect, ReadRun) and effect.point == "read.run" and not struck:
+                struck.append(effect)
+                self.meta = dataclasses.replace(self.meta, hand_over="somebody")
+                raise NotFound("no ledger 999", ledger_id=999)
+            return super().perform(effect)
+
+    struck: list[Effect] = []
+    playing = Misnames(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
+    playing.delivered = []
+    core = ReaderCore(log.view(), ReaderOptions())
+
+    def work() -> Procedure[None]:
+        yield from core.find(Bounds("earliest", None))
+        yield from core.walk()
+
+    playing.run(work())
+    assert [each.seq for each in playing.delivered] == [each.seq for each in log.messages]
