@@ -143,14 +143,14 @@ def command(
                 writer.flush()
                 tally.settle()
                 raise Told(f"{error}; {tally.told_with_id()}", FAILED) from error
-            except OSError as error:  # ids cannot be printed: whoever reads them wants no more
-                writer.flush()
-                tally.settle()
-                raise Told(f"{lost(error)}; {tally.told_with_id()}", FAILED) from error
             except DlogError:
                 _count_what_came(tally)
                 say(tally.told_with_id())
                 raise
+            except OSError as error:  # of standard output; a time-out of dlog is an OSError, too
+                writer.flush()
+                tally.settle()
+                raise Told(f"{lost(error)}; {tally.told_with_id()}", FAILED) from error
     if not quiet:
         if tally.last_id is not None and not sync:
             _print_last(tally)

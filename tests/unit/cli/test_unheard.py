@@ -23,7 +23,7 @@ import click
 import pytest
 
 import dlog
-from dlog.cli.main import program
+from dlog.cli.main import main, program
 from tests.pace import Deadline
 from tests.unit.cli.conftest import ANSWER_S, Shell
 
@@ -330,3 +330,20 @@ def test_a_log_does_not_leave_for_a_file_that_cannot_be_written(shell: Shell) ->
         with dlog.open_writer("orders", url=shell.url) as log:
             log.append(b"the log is here")
     assert (shell.home / "there.json").read_text() == "kept"
+
+
+def test_a_time_out_of_dlog_is_not_told_as_a_lost_output(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python counts both among the errors of its operating system."""
+
+    def late(*_: Any, **__: Any) -> Any:
+        raise dlog.Timeout("no room in the window")
+
+    monkeypatch.setattr(dlog.Writer, "submit", late)
+    (shell.home / "lines").write_text("a\n")
+    code = main(["-u", shell.url, "produce", "orders", str(shell.home / "lines")])
+    told = capsys.readouterr().err
+    assert code == 5
+    assert "no room in the window" in told
+    assert "standard output" not in told
