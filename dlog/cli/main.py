@@ -50,7 +50,7 @@ COMMANDS = {
 
 EXIT_CODES = """\b
 Exit codes:
-  0    done; also when whoever read what a command only tells stopped early
+  0    done; also when the reader of a command that only prints closed the pipe
   1    failed; the line on standard error says why and what to do
   2    wrong usage: arguments, options or URL
   3    there is no such log or message
@@ -135,7 +135,7 @@ def _outcome(arguments: Iterable[str], settings: Settings) -> int:
             return _run(arguments, settings)
     except failures.EXPECTED as error:
         if error is settings.output.error:
-            return failures.OK  # so far: it is told at the end
+            return failures.OK  # `main` reports the lost output, and decides the exit code
         return failures.report(error, debug=settings.debug, lists=settings.lists)
 
 

@@ -1,10 +1,9 @@
-"""Standard output of a command, which may be lost: whoever read it has gone away, its disk is full,
-it was closed before we began.
+"""Standard output of a command, and what happens when a write to it fails: its reader has closed
+the pipe, the disk is full, or the stream was closed before the command began.
 
-What was lost is noted, once, and nothing more is written. A command that changes or judges
-something goes on to its end, so that no work is left half done, and its exit code says that not all
-of it was told. Only a command that does nothing but tell may take a reader who has had enough for
-success.
+The first error is noted, and nothing is written behind it. A command that changes or judges
+something goes on to its end, so that no work is left half done, and then fails with exit code 1. A
+command that only prints stops at the failed write, and succeeds if its reader closed the pipe.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from typing import Any, TextIO
 
 
 class Unheard(enum.Enum):
-    """What a command does when what it tells cannot be written any more."""
+    """What a command does when a write to its standard output fails."""
 
-    FINISH = "finish"  # it goes on to its end, and fails then
-    STOP = "stop"  # it stops at the write, and says itself how far it came
-    DONE = "done"  # it stops at the write; if nobody reads any more, all is well
+    FINISH = "finish"  # the command goes on to its end, and fails there
+    STOP = "stop"  # the command stops at the write, and says how far it came
+    DONE = "done"  # the command stops at the write, and succeeds if the reader closed the pipe
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Output:
 
     @property
     def is_left(self) -> bool:
-        """By its reader, who saw what he wanted to see."""
+        """Its reader closed the pipe."""
         return isinstance(self.error, BrokenPipeError)
 
 
@@ -64,7 +63,7 @@ class _Raw(io.RawIOBase):
         while self._output.error is None:
             try:
                 return os.write(self._fd, data)
-            except BlockingIOError:  # somebody who shares it does not want to wait; we do
+            except BlockingIOError:  # another process made the shared stream non-blocking
                 select.select([], [self._fd], [])
             except OSError as error:
                 self._output.error = error
@@ -122,5 +121,5 @@ def told(error: OSError) -> str:
     if error.errno == errno.EBADF:
         return "standard output is closed"
     if error.errno == errno.EPIPE:
-        return "standard output: nobody reads it any more"
+        return "standard output: its reader closed the pipe"
     return f"standard output: {error.strerror}"

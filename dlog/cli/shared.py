@@ -60,8 +60,8 @@ def common_options(function: Function) -> Callable[..., Any]:
 
 
 def only_tells(function: Function) -> Callable[..., Any]:
-    """Marks a command, below `common_options`, that changes and judges nothing: it is done when
-    nobody reads its output any more."""
+    """Marks a command, below `common_options`, that changes and judges nothing: it succeeds when
+    its reader closes the pipe."""
 
     @functools.wraps(function)
     def wrapped(settings: Settings, **rest: Any) -> Any:

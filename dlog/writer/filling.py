@@ -325,7 +325,7 @@ class Filling:
             if error.retry is not Retry.NOW:
                 await self._end()
             raise
-        except BaseException:
+        except BaseException:  # also cancelled: nobody asks for the deletion again
             await self._end()
             raise
         await self._end()
