@@ -67,12 +67,7 @@ class ForkServer:
                 theirs.close()
             fed = threads.submit(_write, feeding, feed)
             told = [threads.submit(each.read) for each in (out, err)]
-            self._socket.settimeout(timeout_s)
-            try:
-                code = int(read_line(self._socket))
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise
+            code = self._code_of(pid, timeout_s)
             fed.result()
             return code, told[0].result(), told[1].result()
 
@@ -85,7 +80,9 @@ class ForkServer:
         timeout_s: float,
     ) -> int:
         """The exit code of `dlog` with these words and these three streams."""
-        pid = self._start(words, cwd, environment, streams)
+        return self._code_of(self._start(words, cwd, environment, streams), timeout_s)
+
+    def _code_of(self, pid: int, timeout_s: float) -> int:
         self._socket.settimeout(timeout_s)
         try:
             return int(read_line(self._socket))

@@ -43,19 +43,23 @@ class Walked(SmallLog):
     delivered: list[Message]
 
 
+def playing_of(log: SmallLog, kind: type[Walked]) -> Walked:
+    playing = kind(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
+    playing.delivered = []
+    return playing
+
+
+def walk(core: ReaderCore, start: Start | Place, end: Start | None = None) -> Procedure[None]:
+    yield from core.find(Bounds(start, end))
+    yield from core.walk()
+
+
 def walked(
     log: SmallLog, start: Start | Place, end: Start | None = None, **options: Any
 ) -> tuple[list[Message], ReaderCore]:
-    playing = Walked(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
-    playing.delivered = []
-    core = ReaderCore(log.view(), ReaderOptions(**options))
-
-    def work() -> Procedure[None]:
-        yield from core.find(Bounds(start, end))
-        yield from core.walk()
-
+    playing, core = playing_of(log, Walked), ReaderCore(log.view(), ReaderOptions(**options))
     try:
-        playing.run(work())
+        playing.run(walk(core, start, end))
     except Waits:
         assert core.state in (ReaderState.TAILING, ReaderState.CROSSING)
     return playing.delivered, core
@@ -180,16 +184,9 @@ def test_what_is_good_before_an_entry_that_is_not_is_delivered_first() -> None:
     log = seven_segments()
     broken = MessageId(50, 3, 0)
     log.ledgers[50][3] = b"\xd1" + bytes(60)
-    playing = Walked(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
-    playing.delivered = []
-    core = ReaderCore(log.view(), ReaderOptions())
-
-    def work() -> Procedure[None]:
-        yield from core.find(Bounds("earliest", None))
-        yield from core.walk()
-
+    playing, core = playing_of(log, Walked), ReaderCore(log.view(), ReaderOptions())
     with pytest.raises(Corrupt) as told:
-        playing.run(work())
+        playing.run(walk(core, "earliest"))
     good = [each.seq for each in log.messages if each.id < broken]
     assert [message.seq for message in playing.delivered] == good
     assert (told.value.about["ledger_id"], told.value.about["entry_id"]) == (50, 3)
@@ -249,16 +246,9 @@ class Misnames(Walked):
 
 def test_a_missing_ledger_that_no_list_names_ends_the_reader() -> None:
     log = seven_segments()
-    playing = Misnames(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
-    playing.delivered = []
-    core = ReaderCore(log.view(), ReaderOptions())
-
-    def work() -> Procedure[None]:
-        yield from core.find(Bounds("earliest", None))
-        yield from core.walk()
-
+    playing, core = playing_of(log, Misnames), ReaderCore(log.view(), ReaderOptions())
     with pytest.raises(NotFound, match="no ledger 999"):
-        playing.run(work())
+        playing.run(walk(core, "earliest"))
 
 
 def test_a_missing_ledger_is_looked_for_again_where_the_list_has_changed() -> None:
@@ -274,13 +264,6 @@ def test_a_missing_ledger_is_looked_for_again_where_the_list_has_changed() -> No
             return super().perform(effect)
 
     struck: list[Effect] = []
-    playing = Misnames(**{name: getattr(log, name) for name in SmallLog.__dataclass_fields__})
-    playing.delivered = []
-    core = ReaderCore(log.view(), ReaderOptions())
-
-    def work() -> Procedure[None]:
-        yield from core.find(Bounds("earliest", None))
-        yield from core.walk()
-
-    playing.run(work())
+    playing, core = playing_of(log, Misnames), ReaderCore(log.view(), ReaderOptions())
+    playing.run(walk(core, "earliest"))
     assert [each.seq for each in playing.delivered] == [each.seq for each in log.messages]
