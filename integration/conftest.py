@@ -27,9 +27,9 @@ from dlog.testing.cluster import (
     why_not_brought,
 )
 from dlog.testing.cluster.cluster import BOOKIES_DEFAULT
-from tests.leftovers import no_thread_is_left
+from tests.leftovers import logging_stays_as_it_was, no_thread_is_left
 
-__all__ = ["no_thread_is_left"]
+__all__ = ["logging_stays_as_it_was", "no_thread_is_left"]
 
 HERE = Path(__file__).parent
 TEST_S = 180  # includes the start of a cluster, which takes ten seconds on a busy machine

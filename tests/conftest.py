@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from tests.leftovers import no_thread_is_left
+from tests.leftovers import logging_stays_as_it_was, no_thread_is_left
 
-__all__ = ["no_thread_is_left"]
+__all__ = ["logging_stays_as_it_was", "no_thread_is_left"]
 
 
 def pytest_configure() -> None:

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,14 @@ class Server:
 
     def _accept(self) -> None:
         client, _ = self._listening.accept()
-        length, fds, _, _ = socket.recv_fds(client, LENGTH_BYTES, FDS)
-        told = b""
-        while len(told) < int.from_bytes(length, "big"):
-            told += client.recv(1 << 16)
-        request: dict[str, Any] = json.loads(told)
+        fds: Sequence[int] = []
+        try:
+            length, fds, _, _ = socket.recv_fds(client, LENGTH_BYTES, FDS)
+            request: dict[str, Any] = json.loads(_exactly(client, int.from_bytes(length, "big")))
+        except (OSError, EOFError):  # the client was killed before it had said what to run
+            client.close()
+            _close(fds)
+            return
         program = os.fork()
         if program == 0:
             self._waiting.close()
@@ -124,15 +128,19 @@ class Server:
             become(request, fds)
             self._begun = list(request["words"])
             return
-        for fd in fds:
-            os.close(fd)
+        _close(fds)
         ended = os.pidfd_open(program)
         self._waiting.register(ended, selectors.EVENT_READ, lambda: self._ended(client, ended))
         self._waiting.register(client, selectors.EVENT_READ, lambda: self._told(client, ended))
 
     def _told(self, client: socket.socket, program: int) -> None:
         """A signal for the program; or nothing, since the client was killed."""
-        told = client.recv(64)
+        if client.fileno() < 0:
+            return  # closed by `_ended`, which was ready at the same time
+        try:
+            told = client.recv(64)
+        except ConnectionResetError:
+            told = b""
         for number in told.split():
             signal.pidfd_send_signal(program, int(number))
         if not told:
@@ -147,8 +155,26 @@ class Server:
         os.close(program)
         if client in self._waiting.get_map():
             self._waiting.unregister(client)
-            client.sendall(b"%d" % code)
+            with suppress(ConnectionError):  # the client was killed as the program ended
+                client.sendall(b"%d" % code)
         client.close()
+
+
+def _exactly(client: socket.socket, count: int) -> bytes:
+    told = b""
+    while len(told) < count:
+        piece = client.recv(1 << 16)
+        if not piece:
+            raise EOFError(f"{len(told)} of {count} bytes")
+        told += piece
+    if not told:
+        raise EOFError("nothing")
+    return told
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def main(listening: socket.socket, imports: Sequence[str]) -> None:

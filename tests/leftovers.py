@@ -1,11 +1,14 @@
-"""What a test module must not leave to those behind it: threads that run dlog's or kazoo's code.
+"""What a test module must not leave to those behind it: threads that run dlog's or kazoo's code,
+and a logger that is set up otherwise.
 
 Such a thread draws random numbers, opens sockets and files, and fails a later test that watches for
-these, which then passes alone. A client whose servers are gone does so for ever.
+these, which then passes alone. A client whose servers are gone does so for ever. A logger that was
+set up for a command hides from later tests what they wait for.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import traceback
@@ -49,6 +52,20 @@ def left_over(before: Iterable[threading.Thread], ends_in_s: float = ENDS_IN_S) 
         if not left or deadline.passed():
             return [f"thread {each.name!r}:\n{told}" for each, told in left.items()]
         next(iter(left)).join(POLL_S)
+
+
+def logging_of_ours() -> tuple[object, ...]:
+    """How the logger `dlog`, above all of ours, is set up."""
+    logger = logging.getLogger("dlog")
+    return logger.level, logger.propagate, logger.disabled, tuple(logger.handlers)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_stays_as_it_was() -> Iterator[None]:
+    before = logging_of_ours()
+    yield
+    after = logging_of_ours()
+    assert after == before, f"this module left the logger 'dlog' as {after}, and found {before}"
 
 
 @pytest.fixture(scope="module", autouse=True)

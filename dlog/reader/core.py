@@ -102,6 +102,7 @@ class ReaderCore:
         self._failures = 0  # since something was read, or waited for to its end
         self._options = options
         self._from = Point()  # what is before it was not asked for
+        self._missed: tuple[LogMeta, int] | None = None  # the list, and the ledger it did not name
         self._passed = False  # the next message was truncated
         self._is_over = False  # of a log that takes no more
 
@@ -452,7 +453,7 @@ class ReaderCore:
     # --- crossing
 
     def _cross(self, entered: Entered) -> Procedure[bool]:
-        """Into the segment that follows; False after waiting, to look again."""
+        """Into the segment that follows. False: it waited; look at this segment again."""
         self.state = ReaderState.CROSSING
         self.recovering = None
         trace.before("read.crossed")
@@ -469,7 +470,7 @@ class ReaderCore:
                 return False
         except NotFound as error:
             yield from self._look_again(following, error)
-            return False
+            return True  # it may be this segment's ledger that is gone: find both anew
         if self.place.seq is None:  # what cannot be counted may still be seen to follow
             before = yield from view.before(following.number)
             follows = before is not None and before.number == number
@@ -482,9 +483,10 @@ class ReaderCore:
         return True
 
     def _look_again(self, segment: Segment, error: NotFound) -> Procedure[None]:
-        """A ledger may be gone that left the list meanwhile: truncated, or dropped. Where the list
-        is the same as before, looking again would find the same, for ever."""
-        view, before = self.view, self.view.meta
+        """A ledger may be gone that left the list meanwhile: truncated, or dropped. The list may
+        have been read again before this; where it is the one in which we missed that ledger
+        already, looking again would find the same, for ever."""
+        view = self.view
         gone = segment.ledger_id if error.ledger_id is None else error.ledger_id
         yield from view.refresh()
         listed = yield from view.find(
@@ -492,8 +494,9 @@ class ReaderCore:
         )
         if listed is not None and listed.ledger_id == gone:
             raise ledger_gone(listed, view.name) from error
-        if view.meta == before:
+        if self._missed == (view.meta, gone):
             raise error
+        self._missed = view.meta, gone
 
 
 def _trouble(place: Place, error: DlogError) -> Wait:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -18,7 +19,7 @@ import pytest
 from dlog.testing.children import Children
 from tests.api.waiting import eventually
 from tests.forks import Forks
-from tests.launcher import Launcher
+from tests.launcher import SOCKET, Launcher
 from tests.tidy.source import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks by Linux's means")
@@ -81,3 +82,45 @@ def test_a_signal_to_the_launcher_ends_the_fork(launcher: Launcher, number: int)
         assert client.wait(60) == -number
         assert client.stdout is not None
         client.stdout.read()  # to the end: nobody has the other side of it any more
+
+
+@pytest.mark.parametrize("said", [b"", b"\0", b"\0\0\1\0half of a request"])
+def test_a_client_that_is_killed_half_way_does_not_end_the_launcher(
+    launcher: Launcher, said: bytes
+) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        place = os.open(launcher.path.parent, os.O_RDONLY)
+        client.connect(f"/proc/self/fd/{place}/{SOCKET}")
+        os.close(place)
+        if said:
+            socket.send_fds(client, [said], [0, 1, 2])
+    assert ends_well(launcher)
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM, signal.SIGKILL], [signal.SIGKILL]])
+def test_a_client_that_is_killed_as_its_program_ends_does_not_end_the_launcher(
+    launcher: Launcher, signals: list[int]
+) -> None:
+    """The server sees both at once, since it stands still meanwhile."""
+    command = [str(launcher.path), "-m", PROGRAM]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*command, "--json-lines"], **pipes) as client:  # type: ignore[call-overload]
+        client.stdin.write(b"1\n")
+        client.stdin.flush()
+        asyncio.run(eventually(lambda: not unread(client.stdin.fileno())))
+        server = launcher._server
+        server.send_signal(signal.SIGSTOP)
+        try:
+            client.stdin.close()
+            client.stdout.read()  # to its end: the program has ended
+            for number in signals:
+                client.send_signal(number)
+            client.wait(60)
+        finally:
+            server.send_signal(signal.SIGCONT)
+    assert ends_well(launcher)
+
+
+def ends_well(launcher: Launcher) -> bool:
+    command = [str(launcher.path), "-m", PROGRAM]
+    return subprocess.run(command, input=b"1", capture_output=True, timeout=60).returncode == 0

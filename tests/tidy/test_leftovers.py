@@ -1,11 +1,13 @@
-"""A client that a test left open is noticed, named, and not taken for one that was there before."""
+"""What a test left is noticed and named: a client that is open, a logger that was set up."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import dlog
-from tests.leftovers import left_over, threads_of_ours
+from dlog.cli import diagnostics
+from tests.leftovers import left_over, logging_of_ours, threads_of_ours
 
 
 def test_a_client_that_is_left_open_is_named(tmp_path: Path) -> None:
@@ -20,3 +22,14 @@ def test_a_client_that_is_left_open_is_named(tmp_path: Path) -> None:
     finally:
         client.close()
     assert left_over(before) == []
+
+
+def test_a_logger_that_a_command_set_up_is_noticed() -> None:
+    before = logging_of_ours()
+    logger = logging.getLogger("dlog")
+    level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
+    diagnostics.start(0)
+    after = logging_of_ours()
+    logger.setLevel(level)
+    logger.propagate, logger.handlers = propagate, handlers
+    assert after != before == logging_of_ours()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pty
 import select
@@ -158,3 +159,14 @@ def shell(tmp_path: Path, fork_server: ForkServer) -> Iterator[Shell]:
     made = Shell(tmp_path, fork_server)
     yield made
     made.end()
+
+
+@pytest.fixture
+def own_logger() -> Iterator[None]:
+    """For a test that runs a command in its own process: what the command sets up ends with it."""
+    logger = logging.getLogger("dlog")
+    level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
+    logger.handlers = []
+    yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers = propagate, handlers

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from dlog.cli import diagnostics
 
-
-@pytest.fixture(autouse=True)
-def _own_logger() -> Iterator[None]:
-    logger = logging.getLogger("dlog")
-    before = logger.level, logger.propagate, list(logger.handlers)
-    logger.handlers = []
-    yield
-    logger.level, logger.propagate, logger.handlers = before
-    logger.setLevel(before[0])
+pytestmark = pytest.mark.usefixtures("own_logger")
 
 
 @pytest.mark.parametrize("structured", [True, False])

@@ -332,6 +332,7 @@ def test_a_log_does_not_leave_for_a_file_that_cannot_be_written(shell: Shell) ->
     assert (shell.home / "there.json").read_text() == "kept"
 
 
+@pytest.mark.usefixtures("own_logger")
 def test_a_time_out_of_dlog_is_not_told_as_a_lost_output(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

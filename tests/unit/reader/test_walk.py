@@ -251,15 +251,18 @@ def test_a_missing_ledger_that_no_list_names_ends_the_reader() -> None:
         playing.run(walk(core, "earliest"))
 
 
-def test_a_missing_ledger_is_looked_for_again_where_the_list_has_changed() -> None:
-    """It may have been one that left the list, as the one before ours."""
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_missing_ledger_is_looked_for_once_more_in_each_list(changes: bool) -> None:
+    """It may have been one that left the list, as the one before ours; and the reader may have read
+    the new list already."""
     log = seven_segments()
 
     class Misnames(Walked):
         def perform(self, effect: Effect) -> Any:
             if isinstance(effect, ReadRun) and effect.point == "read.run" and not struck:
                 struck.append(effect)
-                self.meta = dataclasses.replace(self.meta, hand_over="somebody")
+                if changes:
+                    self.meta = dataclasses.replace(self.meta, hand_over="somebody")
                 raise NotFound("no ledger 999", ledger_id=999)
             return super().perform(effect)
 
