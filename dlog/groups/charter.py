@@ -8,7 +8,7 @@ bounded job ends are places that were true at one moment, and have to be the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,11 +17,14 @@ from dlog.effects import CreateNode, Procedure, ReadNode
 from dlog.errors import AlreadyExists, ConfigError, DlogError, FormatError, NotFound, unknown
 from dlog.groups.places import GroupPlaces
 from dlog.meta.json_fields import dump, load, optional_str, the_dict, the_int, the_str
+from dlog.meta.stream_holds import StreamHold
 from dlog.reader.places import Start
 from dlog.streams.trimmed import TrimmedShard
 
 FORMAT = 1
-TRIMMED = "trimmed"  # a field: shards that were trimmed before there was the group
+# A field, also of a group's hold on its stream: shards that had ended and had nothing left.
+SPENT = "spent"
+CHARTER = "charter"  # a field of that hold: whose it is
 LEASES = ("nodes", "logs")
 COUNT = "count"
 WEIGHS = (COUNT, "lag", "bytes")
@@ -62,11 +65,16 @@ class Charter:
             return "earliest" if mark is None else mark.next_seq
         return "earliest" if start == "latest" else start
 
+    @property
+    def spent(self) -> Sequence[int] | None:
+        """Shards in which there was nothing for the group when it was made. None: an older version
+        made it, and did not look."""
+        noted = self.extra.get(SPENT)
+        return noted if isinstance(noted, list) else None
+
     def wanted_of(self, shard: TrimmedShard) -> range:
-        """The seqs that the group had to consume of a shard that is trimmed by now. None of one
-        that was trimmed before the group was made; older versions did not note which were."""
-        known = self.extra.get(TRIMMED)
-        if not isinstance(known, list) or shard.number in known:
+        """The seqs that the group had to consume of a shard that is trimmed by now."""
+        if self.spent is None or shard.number in self.spent:
             return range(0)
         mark = None if self.begin is None else self.begin.get(shard.number)
         return range(max(shard.first_seq, 0 if mark is None else mark.next_seq), shard.next_seq)
@@ -134,6 +142,10 @@ class Charter:
 
 
 _FIELDS = frozenset("format stream leases timeout_ms weigh begin end uid".split())
+
+
+def is_of(hold: StreamHold, charter: Charter) -> bool:
+    return (hold.stream_uid, hold.extra.get(CHARTER, "")) == (charter.stream_uid, charter.uid)
 
 
 def read_charter(places: GroupPlaces) -> Procedure[Charter]:

@@ -11,7 +11,17 @@ from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
 from dlog.errors import AlreadyExists, ConfigError, Conflict, DlogError, NotFound, Truncated
-from dlog.groups.charter import COUNT, TRIMMED, Charter, Mark, agree, check_charter, read_charter
+from dlog.groups.charter import (
+    CHARTER,
+    COUNT,
+    SPENT,
+    Charter,
+    Mark,
+    agree,
+    check_charter,
+    is_of,
+    read_charter,
+)
 from dlog.groups.group_driver import lease_store
 from dlog.groups.holding import AT_ONCE, DONE, NOTE, hold_name
 from dlog.groups.options import WorkerOptions
@@ -26,7 +36,7 @@ from dlog.reader.places import Start
 from dlog.streams.document import Shard, StreamMeta
 from dlog.streams.places import trimmed_parents
 from dlog.streams.reshard import Site, read_stream
-from dlog.streams.tails import tails_of
+from dlog.streams.tails import nothing_left_in, tails_of
 from dlog.streams.trimmed import read_trimmed
 from dlog.together import some_at_once
 
@@ -66,8 +76,11 @@ async def _hold_stream(
         if not shard.is_open and (await driver.run(store.read(shard.log))).is_finished
     ]
     made = await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
+    # What was truncated before it was held is nothing that the group missed.
+    extra = {**hold.extra, SPENT: await nothing_left_in(stores, meta.shards)}
+    done = dataclasses.replace(hold, made=True, extra=extra)
     with contextlib.suppress(Conflict, NotFound):  # by another founder, who did the same
-        await stores.meta.put(path, dataclasses.replace(hold, made=True).to_bytes(), version)
+        await stores.meta.put(path, done.to_bytes(), version)
     try:
         await driver.run(check_charter(places, charter))
     except NotFound:
@@ -137,7 +150,7 @@ async def _find_stream_hold(
     """The node of this group, found or made; and its version."""
     name = hold_name(places.group, places.stream)
     path = stores.layout.stream_hold(places.stream, name)
-    extra = {"charter": charter.uid} if charter.uid else {}
+    extra = {CHARTER: charter.uid} if charter.uid else {}
     wanted = StreamHold(name, charter.stream_uid, places.group, stores.clock.wall_us(), extra=extra)
     while True:
         try:
@@ -147,7 +160,7 @@ async def _find_stream_hold(
                 await stores.meta.create(path, wanted.to_bytes())
             continue
         hold = StreamHold.from_bytes(raw, name, where=path)
-        if (hold.stream_uid, hold.extra.get("charter", "")) == (charter.stream_uid, charter.uid):
+        if is_of(hold, charter):
             return path, hold, version
         # Of a stream, or of a group, that was removed; unless it is ours that was.
         await driver.run(check_charter(places, charter))
@@ -159,7 +172,10 @@ async def _drop_stream_hold(stores: Stores, path: str, ours: StreamHold) -> None
     with contextlib.suppress(NotFound, Conflict):
         raw, version = await stores.meta.get(path)
         there = StreamHold.from_bytes(raw, ours.name, where=path)
-        if (there.stream_uid, there.extra) == (ours.stream_uid, ours.extra):
+        if (there.stream_uid, there.extra.get(CHARTER)) == (
+            ours.stream_uid,
+            ours.extra.get(CHARTER),
+        ):
             await stores.meta.delete(path, version)
 
 
@@ -219,15 +235,16 @@ async def _agreed(
     if options.stop_at_end:
         end = begin if begin is not None else await _marks(stores, meta)
     site = Site.at(stores.layout, places.stream, stores.chance)
-    noted = await driver.run(read_trimmed(site, meta.uid))
-    extra = {TRIMMED: sorted(trimmed_parents(meta).union(noted))}
-    uid = stores.chance.token()
-    ours = dataclasses.replace(wanted, begin=begin, end=end, uid=uid, extra=extra)
+    ours = dataclasses.replace(wanted, begin=begin, end=end, uid=stores.chance.token())
     if ours.is_job:
         # It holds no stream, only the shards that it has to do, and drops each hold when that shard
         # is done: so nobody but its founder may make them, and before others can join. One that
         # comes second may make them behind the end: they are let go of behind the agreement.
         await _hold_shards(stores.layout, driver, admin, places, ours, meta)
+    spent = await nothing_left_in(stores, meta.shards)  # before the look at what was trimmed
+    noted = await driver.run(read_trimmed(site, meta.uid))
+    extra = {SPENT: sorted(trimmed_parents(meta).union(spent, noted))}
+    ours = dataclasses.replace(ours, extra=extra)
     try:
         return await driver.run(agree(places, ours))
     except ConfigError:

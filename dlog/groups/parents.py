@@ -4,20 +4,23 @@ keep them. A program that keeps its state in checkpoints goes on from there in t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlog.drive import Stores
 from dlog.effects import Procedure
 from dlog.errors import NotFound, Truncated
-from dlog.groups.charter import Charter
+from dlog.groups.charter import SPENT, Charter, is_of
 from dlog.groups.group_driver import GroupDriver, lease_store
+from dlog.groups.holding import hold_name
 from dlog.groups.lease_driver import Logs
 from dlog.groups.leases import Lease
 from dlog.groups.places import GroupPlaces
 from dlog.groups.store import LeaseStore
 from dlog.ids import Position
+from dlog.meta.layout import Layout
+from dlog.meta.stream_holds import read_stream_hold
 from dlog.streams.document import StreamMeta, shard_log
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.trimmed import TrimmedShard, read_trimmed
@@ -78,7 +81,7 @@ class Parents:
         driver = GroupDriver(self._stores, places, self._logs)
         try:
             store = lease_store(charter.leases, places, self._stores)
-            missed = await driver.run(self._missed(number, charter, store))
+            missed = await driver.run(self._missed(number, charter, store, places))
         finally:
             await driver.close()
         if missed:
@@ -89,12 +92,15 @@ class Parents:
                 stream=self._site.name,
             )
 
-    def _missed(self, number: int, charter: Charter, store: LeaseStore) -> Procedure[list[int]]:
+    def _missed(
+        self, number: int, charter: Charter, store: LeaseStore, places: GroupPlaces
+    ) -> Procedure[list[int]]:
         site = self._site._replace(uid=charter.stream_uid)
         meta = (yield from read_stream(site)).meta
         if not meta.has(number) or all(map(meta.has, meta.shard(number).parents)):
             return []
         trimmed = yield from read_trimmed(site, meta.uid)
+        spent = yield from _spent_until_held(self._stores.layout, places, charter)
         missed: set[int] = set()
         to_look, looked = list(meta.shard(number).parents), set[int]()
         while to_look:
@@ -106,10 +112,24 @@ class Parents:
             named = _named(site.name, meta, parent)
             if (yield from _is_finished(store, named, shard.next_seq)):
                 continue  # and so is what came before it
-            if charter.wanted_of(shard):
+            if parent not in spent and charter.wanted_of(shard):
                 missed.add(parent)
             to_look += shard.parents
         return sorted(missed)
+
+
+def _spent_until_held(
+    layout: Layout, places: GroupPlaces, charter: Charter
+) -> Procedure[Sequence[int]]:
+    """Shards of which all was truncated while the group was made: behind its charter, and before it
+    held them."""
+    try:
+        name = hold_name(places.group, places.stream)
+        hold = yield from read_stream_hold(layout, places.stream, name)
+    except NotFound:
+        return ()  # a job has none, and somebody may have dropped it
+    spent = hold.extra.get(SPENT, ()) if is_of(hold, charter) else ()
+    return spent if isinstance(spent, list) else ()
 
 
 def refuse_missed_by_job(stores: Stores, places: GroupPlaces, charter: Charter) -> Procedure[None]:
@@ -121,7 +141,7 @@ def refuse_missed_by_job(stores: Stores, places: GroupPlaces, charter: Charter) 
     trimmed: Mapping[int, TrimmedShard] | None = None
     missed: list[int] = []
     for number, mark in sorted((charter.end or {}).items()):
-        if meta.has(number):
+        if meta.has(number) or number in (charter.spent or ()):
             continue
         if trimmed is None:
             trimmed = yield from read_trimmed(site, meta.uid)

@@ -81,6 +81,13 @@ def read_all_holds(layout: Layout, log: str, meta: LogMeta) -> Procedure[tuple[H
     return tuple(sorted((*holds, *missing), key=lambda hold: hold.name))
 
 
+def read_stream_hold(layout: Layout, stream: str, name: str) -> Procedure[StreamHold]:
+    """`NotFound`: there is none of this name. It may be of a stream that was removed."""
+    path = layout.stream_hold(stream, name)
+    value, _ = yield ReadNode(path)
+    return StreamHold.from_bytes(value, name, where=path)
+
+
 def read_stream_holds(layout: Layout, stream: str, uid: str) -> Procedure[Iterable[StreamHold]]:
     at = layout.stream_holds(stream)
     try:

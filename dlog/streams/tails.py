@@ -210,6 +210,27 @@ async def _meta_of(stores: Stores, log: str) -> LogMeta | None:
         return None
 
 
+async def nothing_left_in(stores: Stores, shards: Iterable[Shard]) -> list[int]:
+    """Those of these shards that have ended, and have no message any more: all were truncated, or
+    the log was trimmed."""
+    wanted = list(shards)
+    metas = await some_at_once(
+        limits.STREAM_LOOKS_AT_ONCE, lambda shard: _meta_of(stores, shard.log), wanted
+    )
+    return [
+        shard.number
+        for shard, meta in zip(wanted, metas, strict=True)
+        if shard.state is ShardState.ENDED and (meta is None or _is_spent(meta))
+    ]
+
+
+def _is_spent(meta: LogMeta) -> bool:
+    point, end = meta.truncate_before, meta.end
+    is_over = meta.state is LogState.TERMINATED
+    is_truncated = point.seq >= end.next_seq or point.ledger_id > end.ledger_id
+    return meta.is_removed or (is_over and is_truncated)
+
+
 class Remains(NamedTuple):
     """What stays of a log that was removed, or is being removed: where it ended."""
 

@@ -135,6 +135,58 @@ async def test_a_group_that_is_removed_while_it_is_founded_holds_nothing(
             assert (await client.admin.truncate(log, "latest")).held_by == (), log
 
 
+@pytest.mark.parametrize("when", ["before", "behind the charter", "before a job"])
+async def test_what_was_truncated_before_a_group_held_it_was_not_missed(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """All of a shard is truncated before the group holds it, and the shard is trimmed behind that:
+    the group stops at its children, and a job never ends well, though there was nothing to do."""
+    from dlog.groups import founding, heart
+
+    hold, found = founding._hold_stream, heart.found
+
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            await writer.append(b"x", key=K)
+        await stream.split(0)
+
+        async def truncate() -> None:
+            await client.admin.truncate("orders/0", "latest")
+
+        async def truncate_and_hold(*given: Any) -> None:
+            if when == "behind the charter":
+                await truncate()
+            await hold(*given)
+
+        async def found_and_trim(*given: Any) -> Any:
+            charter = await found(*given)
+            assert await stream.trim() == (0,)
+            return charter
+
+        monkeypatch.setattr(founding, "_hold_stream", truncate_and_hold)
+        monkeypatch.setattr(heart, "found", found_and_trim)
+        if when != "behind the charter":
+            await truncate()
+        seen: list[bytes | None] = []
+
+        async def process(batch: dlog.MessageBatch) -> None:
+            seen.extend(message.value for message in batch.to_pylist())
+
+        if when == "before a job":
+            async with client.open_worker(
+                "g", NAME, process, heart="loop", stop_at_end=True
+            ) as worker:
+                assert await worker.wait(20) == "all shards are done"
+            return
+        async with client.open_worker("g", NAME, process, heart="loop") as worker:
+            async with stream.open_writer() as writer:
+                for key in KEYS:
+                    await writer.append(b"y", key=key)
+            await eventually(lambda: len(seen) == len(KEYS) or worker.failed)
+            assert worker.failed == {}
+
+
 @pytest.mark.parametrize("timeout_ms", [5_000, 6_000])
 async def test_a_second_founder_of_a_job_leaves_no_hold_behind(
     monkeypatch: pytest.MonkeyPatch, timeout_ms: int
