@@ -39,7 +39,8 @@ SURVIVORS = sorted(PLANTS.keys() - set(CAUGHT))
 # Bugs of different kinds, each with the histories that it may take to make its failure small.
 IN_TEST, IN_FULL = pytest.mark.tier("test"), pytest.mark.tier("full", seconds=6)
 SHRUNK = [
-    pytest.param("reader_resumes_at_instead_of_after", 400, marks=IN_FULL),
+    pytest.param("a_page_lacks_its_last_segment", 400, marks=IN_FULL),
+    pytest.param("reader_passes_what_a_wait_told", 400, marks=IN_FULL),
     pytest.param("heal_without_recovering", 200, marks=IN_TEST),
 ]
 NONZERO_MAX = 30

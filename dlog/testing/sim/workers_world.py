@@ -20,7 +20,6 @@ from typing import Any
 from dlog.client import Client
 from dlog.errors import AlreadyExists, DlogError, NotFound
 from dlog.groups.consumer import ShardState
-from dlog.groups.leases import Lease
 from dlog.meta.layout import Layout
 from dlog.testing.sim.loop_cluster import LoopCluster
 from dlog.testing.sim.loop_process import LoopProcess, ProcessClock
@@ -355,9 +354,8 @@ class WorkersHistory:
         require(may_move or self.oracle.changes == changes, ONCE, "shards wander")
         weather.blocks = 0.0
         for value, times in self.oracle.database.values.items():
-            told = f"{value!r} was processed {times} times, and all was well"
-            is_forced = weather.weigh != "count" and weather.hand_over_ms is not None
-            require(value in before or times == 1 or is_forced, ONCE, told)
+            is_once = value in before or times == 1 or self._may_force()
+            require(is_once, ONCE, f"{value!r} was processed {times} times, and all was well")
         self._wait_until(self._all_kept, KEPT, self._who_is_where, within_ms=KEPT_MS)
         self._close_all()
         require(self._all_flushed(), FLUSHED, f"not flushed at the end: {self._who_is_where()}")
@@ -435,7 +433,8 @@ class WorkersHistory:
         return self.world.now_ms - since_ms > REST_MS
 
     def _who_has_what(self) -> str:
-        leases = [f"{each.shard}: {each.consumer} → {each.owner}" for each in self._open_leases()]
+        open_leases = [each for each in self.oracle.leases.values() if not each.is_finished]
+        leases = [f"{each.shard}: {each.consumer} → {each.owner}" for each in open_leases]
         work = [
             f"{each.log} of {life.name} {each.doing}"
             for life in self.oracle.lives
@@ -443,9 +442,6 @@ class WorkersHistory:
             for each in life.worker.shards
         ]
         return "; ".join([*leases, *work])
-
-    def _open_leases(self) -> list[Lease]:
-        return [each for each in self.oracle.leases.values() if not each.is_finished]
 
     def _all_kept(self) -> bool:
         oracle = self.oracle
@@ -465,10 +461,14 @@ class WorkersHistory:
         return True
 
     def _all_flushed(self) -> bool:
-        if self.weather.on_error == "dead_letter" or self.weather.shutdown_fails > 0.0:
-            return True  # of letters nothing may be said, and nobody asks a shutdown twice
-        oracle = self.oracle
+        """As far as can be said: letters wait, a shutdown is asked once, who is forced is not."""
+        weather, oracle = self.weather, self.oracle
+        if weather.on_error == "dead_letter" or weather.shutdown_fails > 0.0 or self._may_force():
+            return True
         return all(oracle.kept.get(log, 0) >= at for log, at in oracle.database.next_seq.items())
+
+    def _may_force(self) -> bool:
+        return self.weather.weigh != "count" and self.weather.hand_over_ms is not None
 
     def _who_is_where(self) -> str:
         oracle = self.oracle
