@@ -1,7 +1,7 @@
 """Which worker gets which tests: files that wait for servers beside files that compute.
 
-A file stays in one worker, so that its tests share their servers, and all of Spark stays in one, so
-that one virtual machine serves it. Every second worker takes files that mostly wait (real servers,
+A file stays in one worker, so that its tests share their servers; so do some folders, whose servers
+are of a kind of their own, and all of Spark, so that one virtual machine serves it. Every second worker takes files that mostly wait (real servers,
 Spark, killed processes) as long as there are any, the others take files that compute: so neither
 the cores nor the waits stand idle. The longest begin first. `make` loads it as a pytest plugin.
 """
@@ -17,14 +17,20 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 WAITING = ("tests/spark/", "integration/", "tests/chaos/", "tests/fuzz/")
 # Of what computes: these have the longest files.
 FIRST = ("tests/sim/", "tests/api/", "tests/conformance/")
-TOGETHER = ("tests/spark/", "integration/spark/")
+# By folder, the one with which it stays in one worker.
+TOGETHER = {
+    "tests/spark/": "tests/spark/",
+    "integration/spark/": "tests/spark/",
+    "integration/interop/": "integration/interop/",
+    "integration/secured/": "integration/secured/",
+}
 
 
 def scope_of(nodeid: str) -> str:
     """What stays in one worker."""
-    for folder in TOGETHER:
+    for folder, scope in TOGETHER.items():
         if nodeid.startswith(folder):
-            return TOGETHER[0]
+            return scope
     return nodeid.partition("::")[0]
 
 

@@ -52,3 +52,4 @@ def test_the_longest_begin_first() -> None:
     assert sorted(names, key=rank_of) == list(reversed(names))
     assert rank_of("integration/spark/a.py::t") == rank_of("tests/spark/b.py::t") == 0
     assert scope_of("tests/api/a.py::test_x[a::b]") == "tests/api/a.py"
+    assert scope_of("integration/interop/a.py::t") == scope_of("integration/interop/b.py::t")
