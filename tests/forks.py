@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dlog.testing.children import Process, start_interpreter
-from tests.unit.cli.fork_server import become, preload, read_line
+from tests.unit.cli.fork_server import become, preload, read_exactly, read_line
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
@@ -134,10 +134,7 @@ def _serve(connection: socket.socket) -> list[str]:
         length, fds, _, _ = socket.recv_fds(connection, LENGTH_BYTES, FDS)
         if not length:
             sys.exit(0)
-        told = b""
-        while len(told) < int.from_bytes(length, "big"):
-            told += connection.recv(1 << 16)
-        request: dict[str, Any] = json.loads(told)
+        request: dict[str, Any] = json.loads(read_exactly(connection, length))
         reading, writing = os.pipe()
         waits, begins = os.pipe()
         between = os.fork()

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.unit.cli.fork_server import become, preload
+from tests.unit.cli.fork_server import become, preload, read_exactly
 
 ROOT = Path(__file__).resolve().parents[1]
 END_S = 60.0
@@ -115,8 +115,12 @@ class Server:
         fds: Sequence[int] = []
         try:
             length, fds, _, _ = socket.recv_fds(client, LENGTH_BYTES, FDS)
-            request: dict[str, Any] = json.loads(_exactly(client, int.from_bytes(length, "big")))
-        except (OSError, EOFError):  # the client was killed before it had said what to run
+            request: dict[str, Any] = json.loads(read_exactly(client, length))
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+        ):  # the client was killed before it had said what to run
             client.close()
             _close(fds)
             return
@@ -158,18 +162,6 @@ class Server:
             with suppress(ConnectionError):  # the client was killed as the program ended
                 client.sendall(b"%d" % code)
         client.close()
-
-
-def _exactly(client: socket.socket, count: int) -> bytes:
-    told = b""
-    while len(told) < count:
-        piece = client.recv(1 << 16)
-        if not piece:
-            raise EOFError(f"{len(told)} of {count} bytes")
-        told += piece
-    if not told:
-        raise EOFError("nothing")
-    return told
 
 
 def _close(fds: Sequence[int]) -> None:

@@ -1,9 +1,10 @@
 """Which worker gets which tests: files that wait for servers beside files that compute.
 
 A file stays in one worker, so that its tests share their servers; so do some folders, whose servers
-are of a kind of their own, and all of Spark, so that one virtual machine serves it. Every second worker takes files that mostly wait (real servers,
-Spark, killed processes) as long as there are any, the others take files that compute: so neither
-the cores nor the waits stand idle. The longest begin first. `make` loads it as a pytest plugin.
+are of a kind of their own, and all of Spark, so that one virtual machine serves it. Every second
+worker takes files that mostly wait (real servers, Spark, killed processes) as long as there are
+any, the others take files that compute: so neither the cores nor the waits stand idle. The longest
+begin first. `make` loads it as a pytest plugin.
 """
 
 from __future__ import annotations

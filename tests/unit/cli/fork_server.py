@@ -133,6 +133,17 @@ def read_line(connection: socket.socket) -> bytes:
     return line
 
 
+def read_exactly(connection: socket.socket, length: bytes) -> bytes:
+    """As many bytes as `length` says."""
+    told = b""
+    while len(told) < int.from_bytes(length, "big"):
+        piece = connection.recv(1 << 16)
+        if not piece:
+            raise EOFError("whoever asked has gone")
+        told += piece
+    return told
+
+
 def preload() -> None:
     """Import what a command, or a program that uses the library, loads when it runs."""
     for room in ROOMS:
@@ -148,10 +159,7 @@ def _serve(connection: socket.socket) -> None:
         length, fds, _, _ = socket.recv_fds(connection, 4, 3)
         if not length:
             sys.exit(0)
-        told = b""
-        while len(told) < int.from_bytes(length, "big"):
-            told += connection.recv(REQUEST_BYTES_MAX)
-        request: dict[str, Any] = json.loads(told)
+        request: dict[str, Any] = json.loads(read_exactly(connection, length))
         child = os.fork()
         if child == 0:
             connection.close()
