@@ -1,8 +1,8 @@
 """Logs with a long past, for measuring: their lists of ledgers, pages and all, without the ledgers.
 
 A log whose writer rotated a hundred thousand times is opened, appended to and rotated without one
-look at its old ledgers; so only its list is made, by the rules that the writer keeps, and the
-counters of ledger ids are set behind it.
+look at its old ledgers, but for the newest; so only its list is made, by the rules that the writer
+keeps, and the counters of ledger ids are set behind it. On bookies the newest ledger is a real one.
 """
 
 from __future__ import annotations
@@ -29,25 +29,30 @@ def name_of(count: int) -> str:
 
 
 async def write_history(meta: MetaStore, layout: Layout, count: int) -> None:
-    """The log was just created. Its list gets `count` sealed segments."""
+    """The log was just created, or has one sealed segment. Its list gets `count` sealed segments, of
+    which that one is the last."""
     name = name_of(count)
     path = layout.log(name)
     node = await meta.get(path)
     log = LogMeta.from_bytes(node.value, where=path).claimed(WriterMark("gone", "gone", 0))
+    real = log.segments
+    log = replace(log, segments=())
     began_us = int(time.time() * 1e6) - count * SPAN_US
     for number in range(1, count + 1):
         seq, at_us = MESSAGES * (number - 1), began_us + SPAN_US * (number - 1)
         end_us = at_us + SPAN_US - 1
         sealed = Sealed(MESSAGES + 1, BYTES, seq, seq + MESSAGES, at_us, end_us)
-        segment = Segment(number, number, log.epoch, sealed)
+        ledger_id = real[0].ledger_id if real and number == count else number
+        segment = Segment(number, ledger_id, log.epoch, sealed)
         log = replace(log, segments=(*log.segments, segment))
         while (cut := log.next_cut()) is not None:
             await meta.create(layout.page(name, cut.ref.number, cut.ref.level), cut.to_bytes())
             log = log.without(cut)
     last = log.segments[-1]
     assert last.sealed is not None
-    end = End(count, count, last.sealed.last_entry, last.sealed.next_seq, last.sealed.last_time_us)
-    log = replace(log, end=end, next_number=count + 1, ledger_floor=count).handed_over(None)
+    sealed, ledger_id = last.sealed, last.ledger_id
+    end = End(count, ledger_id, sealed.last_entry, sealed.next_seq, sealed.last_time_us)
+    log = replace(log, end=end, next_number=count + 1, ledger_floor=ledger_id).handed_over(None)
     await meta.put(path, log.to_bytes(), node.version)
 
 

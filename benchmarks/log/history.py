@@ -50,7 +50,8 @@ async def _write(stage: Stage, counts: tuple[int, ...]) -> None:
             pass
         async with dlog.aio.connect(cluster.url) as client:
             for count in counts:
-                await client.admin.create(name_of(count))
+                async with client.open_writer(name_of(count)) as log:
+                    await log.append(b"the newest ledger is looked for")
         for count in counts:
             await write_history(meta, Layout(), count)
     finally:
