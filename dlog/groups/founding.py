@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
@@ -36,7 +37,7 @@ from dlog.reader.places import Start
 from dlog.streams.document import Shard, StreamMeta
 from dlog.streams.places import trimmed_parents
 from dlog.streams.reshard import Site, read_stream
-from dlog.streams.tails import nothing_left_in, tails_of
+from dlog.streams.tails import by_newest_shards, nothing_left_in, tails_of
 from dlog.streams.trimmed import read_trimmed
 from dlog.together import some_at_once
 
@@ -230,11 +231,12 @@ async def _agreed(
         pass
     begin: dict[int, Mark] | None = None
     end: dict[int, Mark] | None = None
-    if options.start == "latest":
-        begin = await _marks(stores, meta)
-    if options.stop_at_end:
-        end = begin if begin is not None else await _marks(stores, meta)
     site = Site.at(stores.layout, places.stream, stores.chance)
+    if options.start == "latest" or options.stop_at_end:
+        seen, marks = await by_newest_shards(driver, site.of(meta), partial(_marks, stores))
+        meta = seen.meta
+        begin = marks if options.start == "latest" else None
+        end = marks if options.stop_at_end else None
     ours = dataclasses.replace(wanted, begin=begin, end=end, uid=stores.chance.token())
     if ours.is_job:
         # It holds no stream, only the shards that it has to do, and drops each hold when that shard

@@ -27,7 +27,7 @@ from dlog.streams.document import Shard, ShardState
 from dlog.streams.listing import ShardList
 from dlog.streams.places import ReadOrder, trimmed
 from dlog.streams.starts import End
-from dlog.streams.tails import first_seq_of, refuse_lost, remains_of, unmade
+from dlog.streams.tails import first_seq_of, log_is_gone, remains_of, unmade
 
 _log = logging.getLogger("dlog.streams")
 
@@ -188,7 +188,7 @@ class Source:
         them."""
         reading = self._reading
         if (await reading.listing.newest()).has(self.shard.number):
-            await refuse_lost(reading.stores, self.shard)
+            await log_is_gone(reading.stores, self.shard)
             raise error
         at = self.reader.position if self._is_begun and self.reader is not None else self._at
         left = await remains_of(reading.stores, reading.stream, self.shard.number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from dlog import limits
@@ -53,7 +54,7 @@ from dlog.streams.reshard import (
     terminate_stream,
 )
 from dlog.streams.routing.ranges import WHOLE_SPACE
-from dlog.streams.tails import ShardTail, log_status, statuses_of, tails_of
+from dlog.streams.tails import ShardTail, by_newest_shards, log_status, statuses_of, tails_of
 from dlog.streams.trimmed import read_trimmed
 from dlog.streams.writer import StreamWriter
 from dlog.together import some_at_once
@@ -203,17 +204,19 @@ class Stream:
         """Where each shard ends now, oldest first: a cut that is right in every key. Shards whose
         logs are not made yet are left out."""
         stores = await self._get_stores(False)
-        meta = (await StreamDriver(stores).run(read_stream(self._site(stores)))).meta
-        return await tails_of(stores, meta)
+        driver, site = StreamDriver(stores), self._site(stores)
+        _, tails = await by_newest_shards(driver, site, partial(tails_of, stores))
+        return tails
 
     async def describe(self) -> StreamDescription:
         """Asks each shard's log where it stands."""
         stores = await self._get_stores(False)
         driver, site = StreamDriver(stores), self._site(stores)
-        seen = await driver.run(read_stream(site))
+        seen, statuses = await by_newest_shards(
+            driver, site, lambda meta: statuses_of(stores, meta.shards)
+        )
         meta = seen.meta
         trimmed = await driver.run(read_trimmed(site, meta.uid))
-        statuses = await statuses_of(stores, meta.shards)
         return StreamDescription(
             self.name,
             meta.uid,

@@ -6,9 +6,9 @@ and the log of a sealed shard is open until that was carried out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dlog import limits
 from dlog.admin.status import LogStatus, status_of
@@ -27,7 +27,10 @@ from dlog.reader.places import find_head_seq, find_tail, locate
 from dlog.reader.segments import SegmentView, by_the_newest_list
 from dlog.streams.document import Shard, ShardState, StreamMeta, StreamState, shard_log, was_removed
 from dlog.streams.places import ends_are_looked_for
+from dlog.streams.reshard import SeenStream, Site, read_stream
 from dlog.together import some_at_once
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,21 @@ class LogEnds:
     is_terminated: bool
 
 
+async def by_newest_shards(
+    driver: Driver, site: Site, ask: Callable[[StreamMeta], Awaitable[T]]
+) -> tuple[SeenStream, T]:
+    """The list of shards, and what is found by it; by the next list where one of its logs is gone
+    meanwhile."""
+    seen: SeenStream = await driver.run(read_stream(site))
+    while True:
+        try:
+            return seen, await ask(seen.meta)
+        except NotFound:
+            before, seen = seen, await driver.run(read_stream(site.of(seen.meta)))
+            if before.meta.shards == seen.meta.shards:
+                raise
+
+
 async def tails_of(stores: Stores, meta: StreamMeta) -> tuple[ShardTail, ...]:
     """Oldest first. Shards whose logs are not made yet are left out."""
     logs = {shard.number: shard.log for shard in meta.shards}
@@ -79,13 +97,14 @@ async def tails_of(stores: Stores, meta: StreamMeta) -> tuple[ShardTail, ...]:
 async def statuses_of(
     stores: Stores, shards: Iterable[Shard], *, tail: TailMode = "normal"
 ) -> list[LogStatus | None]:
-    """In their order; None for a shard whose log is not made yet. `Corrupt` for one whose log was
-    removed under its stream."""
+    """In their order; None for a shard whose log is not made yet, or was trimmed. `NotFound` where
+    an open one is gone: so is the list that named it, or the stream. `Corrupt` for one whose log
+    was removed under its stream."""
 
     async def ask(shard: Shard) -> LogStatus | None:
         status = await log_status(stores, shard, tail=tail)
-        if status is None:
-            await refuse_lost(stores, shard)
+        if status is None and await log_is_gone(stores, shard) and shard.is_open:
+            raise NotFound(f"the log {shard.log!r} was removed", log=shard.log)
         return status
 
     return await some_at_once(limits.STREAM_LOOKS_AT_ONCE, ask, shards)
@@ -127,22 +146,21 @@ async def unmade(stores: Stores, shard: Shard, error: NotFound) -> None:
     wrote to the shard yet, and `Corrupt` where the log was removed under its stream."""
     if error.ledger_id is not None:
         raise error
-    await refuse_lost(stores, shard)
-    if shard.state is ShardState.ENDED:
+    if await log_is_gone(stores, shard) or shard.state is ShardState.ENDED:
         raise error
 
 
-async def refuse_lost(stores: Stores, shard: Shard) -> None:
-    """`Corrupt` if the log of this shard was removed, and a stream lists the shard all the same: a
-    stream removes no log of a shard that it lists."""
+async def log_is_gone(stores: Stores, shard: Shard) -> bool:
+    """Whether the log of this shard was made, and removed again. `Corrupt` if a stream lists the
+    shard all the same: a stream removes no log of a shard that it lists."""
     if not shard.log_uid:  # of an older version: it may be the log of an earlier stream
-        return
+        return False
     try:
         node = await stores.meta.get(stores.layout.log(shard.log))
     except NotFound:
-        return
+        return False
     if not was_removed(shard, node.value, shard.log):
-        return
+        return False
     # Behind the look at the log: a list that was read before it may be older than a trim.
     for name in dict.fromkeys((shard.log.rpartition("/")[0], shard.log)):
         if name and await _lists(stores, name, shard):
@@ -152,6 +170,7 @@ async def refuse_lost(stores: Stores, shard: Shard) -> None:
                 log=shard.log,
                 stream=name,
             )
+    return True
 
 
 async def _lists(stores: Stores, name: str, shard: Shard) -> bool:

@@ -4,8 +4,9 @@ yet."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -153,3 +154,97 @@ async def test_a_list_that_is_older_than_a_trim_tells_of_no_loss(
             assert await tails_of(stores, old) == ()
             if await client.streams():
                 await stream.remove()
+
+
+@contextmanager
+def behind_the_list(patch: pytest.MonkeyPatch, stores: Any, meanwhile: Any) -> Iterator[None]:
+    """Call `meanwhile` behind the first read of the stream's list: who reads has an old one."""
+    path, genuine, calls = stores.layout.stream(NAME), stores.meta.get, []
+
+    async def slow(asked: str, *given: Any, **more: Any) -> Any:
+        node = await genuine(asked, *given, **more)
+        if asked == path and not calls:
+            calls.append(asked)
+            await meanwhile()
+        return node
+
+    with patch.context() as patched:
+        patched.setattr(stores.meta, "get", slow)
+        yield
+    assert calls
+
+
+async def read_whole(client: aio.Client) -> None:
+    await read_on(client.stream(NAME))
+
+
+async def read_the_tail(client: aio.Client) -> None:
+    await read_on(client.stream(NAME), start="latest")
+
+
+async def read_on_from_a_time(client: aio.Client) -> None:
+    await read_on(client.stream(NAME), start=datetime.fromtimestamp(0, UTC), follow=True)
+
+
+async def ask_for_tails(client: aio.Client) -> None:
+    await client.stream(NAME).tails()
+
+
+async def describe(client: aio.Client) -> None:
+    await client.stream(NAME).describe()
+
+
+async def do_a_job(client: aio.Client) -> None:
+    async def process(batch: Any) -> None:
+        pass
+
+    async with client.open_worker("g", NAME, process, heart="loop", stop_at_end=True) as worker:
+        assert await worker.wait(20) != "all shards are done"
+    raise dlog.NotFound("as it should be")
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+@pytest.mark.parametrize(
+    "ask",
+    [read_whole, read_the_tail, read_on_from_a_time, ask_for_tails, describe, do_a_job],
+)
+async def test_a_stream_that_is_removed_behind_a_look_at_its_list_is_not_an_empty_one(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[aio.Client], Awaitable[None]],
+    is_made_again: bool,
+) -> None:
+    async with a_client(request) as client:
+        await written(await client.create_stream(NAME, shards=2))
+
+        async def remove() -> None:
+            await client.stream(NAME).remove()
+            if is_made_again:
+                await client.create_stream(NAME, shards=2)
+
+        with (
+            behind_the_list(monkeypatch, await client._stores(False), remove),
+            pytest.raises(dlog.NotFound),
+        ):
+            await asyncio.wait_for(ask(client), 30)
+
+
+async def test_tails_are_those_of_the_shards_that_came_behind_a_look_at_the_list(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_client(request) as client:
+        stream = await client.create_stream(NAME, shards=1)
+        await written(stream)
+
+        async def replace() -> None:
+            await stream.split(0)
+            await written(stream)
+            await client.admin.truncate(f"{NAME}/0", "latest")
+            assert await stream.trim() == (0,)
+
+        with behind_the_list(monkeypatch, await client._stores(False), replace):
+            tails = await stream.tails()
+        assert sum(each.next_seq for each in tails) == len(KEYS)
+        with behind_the_list(monkeypatch, await client._stores(False), stream.shards):
+            described = await stream.describe()
+        assert [each.number for each in described.shards] == [1, 2]
