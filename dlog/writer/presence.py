@@ -165,7 +165,7 @@ class Presence:
 
     def _tell(self, making: asyncio.Task[int]) -> None:
         if not making.cancelled() and (error := making.exception()) is not None:
-            self._failure = error
+            self._failure = error if isinstance(error, DlogError) else None
             _log.info("not present at %s: %s", self._path, error)
 
     def _misses(self) -> None:
