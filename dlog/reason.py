@@ -43,6 +43,7 @@ class ReasonCode(enum.Enum):
     NUMBERING = "numbering"  # the log is about to say that it has producers
     NEW_OPTIONS = "new_options"  # the log's list is about to say them
     RETENTION = "retention"  # what the log keeps no longer leaves its list
+    NOT_PRESENT = "not_present"  # its presence node is missing: others may take it for dead
     LINGERING = "lingering"  # for company, as `linger_ms` says
     CLOSING = "closing"
     CLOSED = "closed"

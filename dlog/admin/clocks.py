@@ -1,9 +1,9 @@
-"""Which time it is for ages that cost messages, by two clocks.
+"""The time from which a collector counts the ages of messages and deleted ledgers, by two clocks.
 
 A collector whose own clock is ahead would truncate messages that are seconds old, and delete
-ledgers whose grace has just begun. So the earlier one of its own clock and the metadata store's
-counts. Where the store cannot tell the time, the age of a message is how much later the newest
-sealed message of its log is. What is kept for that is told as a problem.
+ledgers whose grace has just begun. So it uses its own clock or the metadata store's, whichever is
+earlier. Where the store cannot tell the time, the age of a message is how much later the newest
+sealed message of its log is. `Clocks.problems` says when this keeps messages.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dlog.meta.attended import unattended
 from dlog.meta.log_meta import LogMeta
 from dlog.meta.store import TellsTime
 
-AGREE_US = 60_000_000  # clocks that differ by more are worth a word
+AGREE_US = 60_000_000  # a larger difference is reported
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Our clock beside the metadata store's."""
+    """This machine's clock, and how far it is ahead of the metadata store's."""
 
     own: Clock
-    ahead_us: int = 0  # of the store's clock; 0 for a clock that is behind
-    refusal: DlogError | None = None  # why the store did not tell
+    ahead_us: int = 0  # of the store's clock; 0 when this machine's is behind
+    refusal: DlogError | None = None  # why the store did not tell its time
 
     def now_us(self) -> int:
         return self.own.wall_us() - self.ahead_us
 
     def newest_us(self, meta: LogMeta) -> int:
-        """The time that ages of messages count from."""
+        """The time from which ages of messages are counted."""
         if self.refusal is None:
             return self.now_us()
         return min(self.now_us(), meta.end.last_time_us)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import Procedure
-from dlog.errors import AlreadyExists, ConfigError, Conflict, DlogError, NotFound, Truncated
+from dlog.errors import ConfigError, DlogError, NotFound, Truncated
 from dlog.groups.charter import (
     CHARTER,
     COUNT,
@@ -32,9 +32,10 @@ from dlog.groups.shards import GroupShard
 from dlog.groups.weights import AVERAGE, read_weights
 from dlog.meta.holds import Hold, read_hold
 from dlog.meta.layout import Layout
-from dlog.meta.stream_holds import StreamHold
+from dlog.meta.stream_holds import HoldMaking, StreamHold
 from dlog.reader.places import Start
 from dlog.streams.document import Shard, StreamMeta
+from dlog.streams.holding import drop_log_holds, make_stream_hold
 from dlog.streams.places import trimmed_parents
 from dlog.streams.reshard import Site, read_stream
 from dlog.streams.tails import by_newest_shards, nothing_left_in, tails_of
@@ -66,30 +67,28 @@ async def _hold_stream(
     """First the node, from which on shards to come are held; then the places in those that are
     there. Whoever finds that a founder died in between goes on. Who removes the group drops what is
     there behind its charter: so the charter is looked at behind all that is made here."""
-    path, hold, version = await _find_stream_hold(stores, driver, places, charter)
-    if hold.made:
-        return
     store = lease_store(charter.leases, places, stores, charter.uid)
-    meta = await _read(stores, driver, places)
-    finished = [
-        shard.log
-        for shard in meta.shards
-        if not shard.is_open and (await driver.run(store.read(shard.log))).is_finished
-    ]
-    made = await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
-    # What was truncated before it was held is nothing that the group missed.
-    extra = {**hold.extra, SPENT: await nothing_left_in(stores, meta.shards)}
-    done = dataclasses.replace(hold, made=True, extra=extra)
-    with contextlib.suppress(Conflict, NotFound):  # by another founder, who did the same
-        await stores.meta.put(path, done.to_bytes(), version)
+    making = _stream_hold(stores, places, charter)
+    made: list[str] = []
+
+    async def hold_shards() -> Mapping[str, Any]:
+        meta = await _read(stores, driver, places)
+        finished = [
+            shard.log
+            for shard in meta.shards
+            if not shard.is_open and (await driver.run(store.read(shard.log))).is_finished
+        ]
+        made.extend(
+            await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
+        )
+        # What was truncated before it was held is nothing that the group missed.
+        return {SPENT: await nothing_left_in(stores, meta.shards)}
+
     try:
-        await driver.run(check_charter(places, charter))
+        await make_stream_hold(driver, making, hold_shards)
     except NotFound:
-        await _drop_stream_hold(stores, path, hold)
         if not await _is_there(driver, places):  # else they are those of the group made anew
-            for log in made:
-                with contextlib.suppress(NotFound):
-                    await admin.drop_hold(log, hold.name)
+            await drop_log_holds(admin, made, making.wanted.name)
         raise
 
 
@@ -145,39 +144,17 @@ def _find_hold(layout: Layout, shard: Shard, name: str) -> Procedure[Hold | None
     return found if found.log_uid == shard.log_uid or not shard.log_uid else None
 
 
-async def _find_stream_hold(
-    stores: Stores, driver: Driver, places: GroupPlaces, charter: Charter
-) -> tuple[str, StreamHold, int]:
-    """The node of this group, found or made; and its version."""
+def _stream_hold(stores: Stores, places: GroupPlaces, charter: Charter) -> HoldMaking:
     name = hold_name(places.group, places.stream)
-    path = stores.layout.stream_hold(places.stream, name)
     extra = {CHARTER: charter.uid} if charter.uid else {}
     wanted = StreamHold(name, charter.stream_uid, places.group, stores.clock.wall_us(), extra=extra)
-    while True:
-        try:
-            raw, version = await stores.meta.get(path)
-        except NotFound:
-            with contextlib.suppress(AlreadyExists):
-                await stores.meta.create(path, wanted.to_bytes())
-            continue
-        hold = StreamHold.from_bytes(raw, name, where=path)
-        if is_of(hold, charter):
-            return path, hold, version
-        # Of a stream, or of a group, that was removed; unless it is ours that was.
-        await driver.run(check_charter(places, charter))
-        with contextlib.suppress(NotFound, Conflict):
-            await stores.meta.put(path, wanted.to_bytes(), version)
-
-
-async def _drop_stream_hold(stores: Stores, path: str, ours: StreamHold) -> None:
-    with contextlib.suppress(NotFound, Conflict):
-        raw, version = await stores.meta.get(path)
-        there = StreamHold.from_bytes(raw, ours.name, where=path)
-        if (there.stream_uid, there.extra.get(CHARTER)) == (
-            ours.stream_uid,
-            ours.extra.get(CHARTER),
-        ):
-            await stores.meta.delete(path, version)
+    return HoldMaking(
+        stores.layout.stream_hold(places.stream, name),
+        wanted,
+        lambda hold: is_of(hold, charter),
+        lambda: check_charter(places, charter),
+        stores.chance,
+    )
 
 
 async def _hold_shards(

@@ -12,12 +12,14 @@ later sees the node from its first truncation on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlog.effects import ListNodes, Procedure, ReadNode
-from dlog.errors import FormatError, NotFound
+from dlog import limits
+from dlog.chance import Chance, backoff_s
+from dlog.effects import CreateNode, DeleteNode, ListNodes, Pause, Procedure, ReadNode, ReplaceNode
+from dlog.errors import AlreadyExists, Conflict, FormatError, NotFound
 from dlog.ids import MessageId
 from dlog.meta.holds import Hold, read_holds
 from dlog.meta.json_fields import dump, load, the_bool, the_int, the_str
@@ -64,6 +66,75 @@ class StreamHold:
 
 
 _FIELDS = {f.name for f in dataclasses.fields(StreamHold)} - {"name", "extra"} | {"format"}
+
+
+@dataclass(frozen=True, slots=True)
+class HoldMaking:
+    """A hold on a stream that is to be made. `is_ours` tells its node from that of a removed stream
+    or group, whose name was used again. `check` raises `NotFound` when the stream or group that the
+    hold is for is gone itself."""
+
+    path: str
+    wanted: StreamHold
+    is_ours: Callable[[StreamHold], bool]
+    check: Callable[[], Procedure[Any]]
+    chance: Chance
+
+
+def place_hold(making: HoldMaking) -> Procedure[tuple[StreamHold, int]]:
+    """Make the node, or find the one that an earlier maker left; with its version. The caller has
+    just read the stream behind a sync. `Conflict` if the node keeps changing."""
+    for attempt in range(limits.META_ATTEMPTS_MAX):
+        found = yield from _read(making)
+        if found is not None and making.is_ours(found[0]):
+            return found
+        if attempt > 0:
+            yield Pause(backoff_s(attempt, making.chance))
+        if found is not None:
+            yield from making.check()
+        try:
+            if found is None:
+                yield CreateNode(making.path, making.wanted.to_bytes())
+            else:
+                yield ReplaceNode(making.path, making.wanted.to_bytes(), found[1])
+        except (AlreadyExists, NotFound, Conflict):
+            pass
+    raise Conflict(
+        f"the hold {making.wanted.name!r} changed {limits.META_ATTEMPTS_MAX} times while it was "
+        "made: try again",
+        path=making.path,
+    )
+
+
+def confirm_hold(
+    making: HoldMaking, hold: StreamHold, version: int, extra: Mapping[str, Any]
+) -> Procedure[None]:
+    """Note that every shard's log is held. `NotFound` if the stream or group was removed
+    meanwhile."""
+    made = dataclasses.replace(hold, made=True, extra={**hold.extra, **extra})
+    try:
+        yield ReplaceNode(making.path, made.to_bytes(), version)
+    except (Conflict, NotFound):
+        pass  # another maker confirmed it, or it was dropped
+    yield from making.check()
+
+
+def take_back_hold(making: HoldMaking) -> Procedure[None]:
+    found = yield from _read(making)
+    if found is None or not making.is_ours(found[0]):
+        return
+    try:
+        yield DeleteNode(making.path, found[1])
+    except (Conflict, NotFound):
+        pass
+
+
+def _read(making: HoldMaking) -> Procedure[tuple[StreamHold, int] | None]:
+    try:
+        value, version = yield ReadNode(making.path, fresh=False)
+    except NotFound:
+        return None
+    return StreamHold.from_bytes(value, making.wanted.name, where=making.path), version
 
 
 def read_all_holds(layout: Layout, log: str, meta: LogMeta) -> Procedure[tuple[Hold, ...]]:

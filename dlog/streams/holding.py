@@ -8,15 +8,22 @@ under its name goes on where it ended.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from dlog import limits
 from dlog.admin.admin import Admin
-from dlog.drive import Stores
+from dlog.drive import Driver, Stores
 from dlog.effects import DeleteNode, Procedure, ReadNode
-from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound
-from dlog.meta.stream_holds import StreamHold, read_stream_holds
+from dlog.errors import ConfigError, NotFound
+from dlog.meta.stream_holds import (
+    HoldMaking,
+    StreamHold,
+    confirm_hold,
+    place_hold,
+    read_stream_holds,
+    take_back_hold,
+)
 from dlog.streams.document import StreamMeta
 from dlog.streams.driver import StreamDriver
 from dlog.streams.reshard import Site, read_stream
@@ -35,51 +42,76 @@ class StreamHoldSummary:
     since_us: int
 
 
+async def make_stream_hold(
+    driver: Driver, making: HoldMaking, hold_shards: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> None:
+    """Make the node, then hold the shards, then confirm the node with the fields that `hold_shards`
+    returns. `NotFound` when the stream or group was removed meanwhile. Its remover may have looked
+    for holds before the node was made, so the node is deleted then."""
+    hold, version = await driver.run(place_hold(making))
+    if hold.made:
+        return
+    try:
+        extra = await hold_shards()
+        await driver.run(confirm_hold(making, hold, version, extra))
+    except NotFound:
+        await driver.run(take_back_hold(making))
+        raise
+
+
 async def hold_stream(stores: Stores, admin: Admin, site: Site, name: str, who: str) -> None:
     driver = StreamDriver(stores)
     meta: StreamMeta = (await driver.run(read_stream(site))).meta
     path = stores.layout.stream_hold(site.name, name)
-    wanted = StreamHold(name, meta.uid, who, stores.clock.wall_us())
-    for _ in range(limits.META_ATTEMPTS_MAX):
-        try:
-            raw, version = await stores.meta.get(path)
-            hold = StreamHold.from_bytes(raw, name, where=path)
-            if hold.stream_uid == meta.uid:
-                break
-            await stores.meta.put(path, wanted.to_bytes(), version)  # a removed stream's
-        except NotFound:
-            with contextlib.suppress(AlreadyExists):
-                await stores.meta.create(path, wanted.to_bytes())
-        except Conflict:
-            continue
-    else:
-        raise Conflict(f"the hold {name!r} of stream {site.name!r} keeps changing", path=path)
-    if hold.made:
-        return
+    making = HoldMaking(
+        path,
+        StreamHold(name, meta.uid, who, stores.clock.wall_us()),
+        lambda hold: hold.stream_uid == meta.uid,
+        lambda: read_stream(site.of(meta)),
+        stores.chance,
+    )
+    held: list[str] = []
 
     async def hold_log(log: str) -> None:
         # Not made yet: it sees the node from its first truncation on. Or held further on.
         with contextlib.suppress(NotFound, ConfigError):
             await admin.hold(log, name, "earliest", who=who)
+            held.append(log)
 
-    await some_at_once(AT_ONCE, hold_log, [shard.log for shard in meta.shards])
-    with contextlib.suppress(Conflict, NotFound):  # by somebody who did the same, or dropped it
-        await stores.meta.put(path, dataclasses.replace(hold, made=True).to_bytes(), version)
+    async def hold_shards() -> Mapping[str, Any]:
+        await some_at_once(AT_ONCE, hold_log, [shard.log for shard in meta.shards])
+        return {}
+
+    try:
+        await make_stream_hold(driver, making, hold_shards)
+    except NotFound:
+        try:
+            await stores.meta.get(path)  # a later stream of this name is held under this name, too
+        except NotFound:
+            await drop_log_holds(admin, held, name)
+        raise
+
+
+async def drop_log_holds(admin: Admin, logs: Iterable[str], name: str) -> list[str]:
+    """The logs that had a hold of this name."""
+    dropped: list[str] = []
+
+    async def drop(log: str) -> None:
+        with contextlib.suppress(NotFound):
+            await admin.drop_hold(log, name)
+            dropped.append(log)
+
+    await some_at_once(AT_ONCE, drop, list(logs))
+    return dropped
 
 
 async def drop_stream_hold(stores: Stores, admin: Admin, site: Site, name: str) -> None:
     """`NotFound` when there is none of this name, neither on the stream nor on any shard."""
     driver = StreamDriver(stores)
     meta: StreamMeta = (await driver.run(read_stream(site))).meta
-    dropped = [await driver.run(_delete(stores.layout.stream_hold(site.name, name), meta.uid))]
-
-    async def drop(log: str) -> None:
-        with contextlib.suppress(NotFound):
-            await admin.drop_hold(log, name)
-            dropped.append(True)
-
-    await some_at_once(AT_ONCE, drop, [shard.log for shard in meta.shards])
-    if not any(dropped):
+    was_held = await driver.run(_delete(stores.layout.stream_hold(site.name, name), meta.uid))
+    dropped = await drop_log_holds(admin, [shard.log for shard in meta.shards], name)
+    if not was_held and not dropped:
         raise NotFound(f"stream {site.name!r} has no hold {name!r}")
 
 

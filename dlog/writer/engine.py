@@ -159,6 +159,7 @@ class Engine:
                 self._raise_if_dead()
             stopwatch.lap("seam")
             self.takeover_times = stopwatch.times
+            self._presence.until_lost(stores.layout.log(self.name), self.mark.token)
             self.watch.opened()
             _log.info("log %s: epoch %d after %s", self.name, self.core.epoch, self.takeover_times)
             self._check_age()
@@ -409,8 +410,7 @@ class Engine:
         live = {pipe.ledger_id for pipe in self.core.pipes} | {self.core.spare}
         for ledger_id in [each for each in self._driver.appenders if each not in live]:
             self._driver.let_go(ledger_id)
-            timer = self._publish_timers.pop(ledger_id, None)
-            if timer is not None:
+            if (timer := self._publish_timers.pop(ledger_id, None)) is not None:
                 timer.cancel()
 
     @guarded

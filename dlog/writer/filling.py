@@ -129,6 +129,7 @@ class Filling:
             wait = wait.because(appender.why() if isinstance(appender, Explains) else None)
         elif self._flushing:
             wait = Wait(ReasonCode.CLOSING, "the segment is being closed").because(wait)
+        wait = wait or self._presence.wait()
         if wait is None:
             return None
         return wait.told(now_s=clock.monotonic_s(), now_us=clock.wall_us())
@@ -162,10 +163,12 @@ class Filling:
 
     async def _leave_made(self) -> None:
         """Of an opening that failed: ledgers that nobody knows of yet."""
-        for ledger_id in list(self._driver.appenders):
-            with contextlib.suppress(DlogError):
-                await self._driver.perform(DeleteLedger(ledger_id))
-        await self._end()
+        try:
+            for ledger_id in list(self._driver.appenders):
+                with contextlib.suppress(DlogError):
+                    await self._driver.perform(DeleteLedger(ledger_id))
+        finally:  # also when it is cancelled again
+            await self._end()
 
     # --- messages
 

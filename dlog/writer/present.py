@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from dlog.chance import Chance, backoff_s
 from dlog.effects import CreateNode, DeleteNode, Pause, Procedure, ReadNode
-from dlog.errors import AlreadyExists, DlogError, NotFound, Retry
+from dlog.errors import AlreadyExists, DlogError, ForkedHandle, NotFound, Retry, WriterClosed
+from dlog.meta.cas import read_log
 
 _log = logging.getLogger("dlog.writer")
 
@@ -40,10 +41,20 @@ def be_present(
     _log.warning("not present at %s yet, others may take us for dead: %s", path, refused)
 
 
+def is_lost(path: str, token: str) -> Procedure[bool]:
+    """The log at `path` is gone, or names another writer than the one with this token."""
+    try:
+        meta = (yield from read_log(path)).meta
+    except NotFound:
+        return True
+    return not meta.owned_by(token)
+
+
 def withdraw(path: str, chance: Chance, asked: Callable[[], None]) -> Procedure[None]:
     """Take our name from where they look: nobody is there any more, and polite openers would wait
-    for us as long as our session lives. `asked` is called once the store was, whatever it said; it
-    is asked until it did."""
+    for us as long as our session lives. `asked` is called once the store was, whatever it said. It
+    is asked until the node is gone: also when it refuses us, for permissions may come back while
+    our session lives. Only a closed store ends that, and the session with it."""
     failures = 0
     while True:
         try:
@@ -53,7 +64,7 @@ def withdraw(path: str, chance: Chance, asked: Callable[[], None]) -> Procedure[
         except NotFound:
             return
         except DlogError as error:
-            if error.retry is not Retry.NOW:
+            if isinstance(error, (WriterClosed, ForkedHandle)):
                 raise
             if failures == 0:
                 _log.info("%s stays until it can be taken away: %s", path, error)

@@ -36,6 +36,7 @@ _MAY_NEED_METADATA = frozenset(
         ReasonCode.RETENTION,
         ReasonCode.NUMBERING,
         ReasonCode.CLOSING,
+        ReasonCode.NOT_PRESENT,
     }
 )
 
@@ -65,6 +66,7 @@ class WriterFacts:
     duty: DutyFacts | None
     awaited: Wait | None  # what procedures wait for now
     metadata_away: Wait | None
+    not_present: Wait | None = None  # its presence node is missing
 
 
 def why_writer(core: WriterCore | None, facts: WriterFacts) -> Wait | None:
@@ -92,7 +94,7 @@ def _why(core: WriterCore | None, facts: WriterFacts) -> Wait | None:
             duty = _duty(facts)
             if duty is not None and _is_on_its_way(core, at_hand) and _has_failed(facts):
                 return duty
-            return at_hand or duty
+            return at_hand or duty or facts.not_present
 
 
 def _healing(core: WriterCore, facts: WriterFacts) -> Wait:

@@ -135,6 +135,7 @@ class WriterWatch:
             duty=self._duty_facts(),
             awaited=self._awaited(),
             metadata_away=metadata_away(self._stores.meta, self._stores.clock),
+            not_present=engine._presence.wait(),
         )
 
     def _duty_facts(self) -> DutyFacts | None:

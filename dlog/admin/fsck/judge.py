@@ -165,8 +165,10 @@ class Judge:
 
     def tail(self, name: str, meta: LogMeta) -> None:
         segment = meta.unsealed[-1]
-        who = "nobody" if meta.writer is None else f"{meta.writer.name}, who is not present"
-        told = f"its last segment is not sealed, and the log is held by {who}"
+        holder = "no writer holds the log"
+        if meta.writer is not None:
+            holder = f"{meta.writer.name}, the log's writer, is not present"
+        told = f"its last segment is not sealed, and {holder}"
         where = Where(log=name, segment=segment.number, ledger_id=segment.ledger_id)
         self.add(Finding(Kind.TAIL_UNSEALED, Severity.NOTE, where, told, Action.SEAL_TAIL))
 
@@ -187,7 +189,7 @@ def _away(look: Look, kept: KeptAt, bookie: str, *, is_closed: bool) -> Finding:
     if left == 1:
         told += "; with one bookie more, these entries are lost"
     elif left == 0:
-        told += "; nobody can read these entries now"
+        told += "; these entries cannot be read now"
     severity = Severity.WARNING if left > 1 else Severity.BAD
     if is_closed and left > 0:
         return Finding(Kind.UNDER_REPLICATED, severity, where, told, Action.MOVE_COPIES)

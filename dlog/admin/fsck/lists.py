@@ -83,8 +83,7 @@ def walk_list(name: str, layout: Layout) -> Procedure[Walk]:
 
 
 def _forget_gone(walk: Walk, layout: Layout) -> Procedure[None]:
-    """Pages that were there before the list was read, and that a truncation or a collector deleted
-    since: nobody's, and no trouble of anybody."""
+    """Drop the findings about pages that a truncation or a collector deleted since."""
     if not any(each.action is Action.DELETE_PAGE for each in walk.findings):
         return
     there = {
@@ -144,7 +143,7 @@ class _Walker:
         self._walk = walk
         self._layout = layout
         self._last: Segment | None = None
-        self._next_seq: int | None = None  # where the next segment begins; None: nobody knows
+        self._next_seq: int | None = None  # where the next segment begins; None: not known
 
     def page(self, ref: PageRef) -> Procedure[None]:
         walk = self._walk

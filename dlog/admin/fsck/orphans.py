@@ -1,19 +1,21 @@
-"""Whose is a ledger that was found in the store? Each says in its metadata for which log, number
-and epoch it was made.
+"""Decides which ledgers of the store are orphans: ledgers that no log lists or can list any more.
+The metadata of each ledger names the log, the segment number and the epoch that it was made for.
 
-It is not listed and never can be, if its id does not exceed every id that its log ever listed, or
-its epoch is over, or its log was removed. That needs no clock, and no word from whoever made it;
-only who may still be at deleting it (a standby, the writer of this epoch) is given a grace.
-What a job filled may be published as long as its id is above: it is nobody's when nobody is present
-for any segment of that job, and nothing was added to any of them for the grace; deleting it takes a
-mark in the log meta first (`admin.discard`).
-Anything else may be in use this very moment, by a writer that has it ready, a standby, an opener:
-it is told of, and left alone. So is a ledger of a log that is not known here: another root may
-share the ledgers. Where none can, and the ledger has messages, the metadata of its log was lost. As
-long as anything is wrong with the list of a log, none of its ledgers is an orphan: it may be what
-the list has lost.
+A log can no longer list a ledger whose id does not exceed every id that the log ever listed, or
+whose epoch is over, or whose log was removed. This needs no clock and no answer from the ledger's
+maker. A standby, or the writer of this epoch, may be about to delete such a ledger itself, so it
+counts as an orphan only after a grace.
 
-What is judged was found *before* the lists were read.
+A ledger that a job filled may be published while its id is above the listed ones. It is an orphan
+when the job is present for none of its segments, and no entry was added to any of them for the
+grace. Before it is deleted, the log meta is marked (`admin.discard`).
+
+Any other ledger may be in use now, by a writer that prepared it, a standby or an opener. It is
+reported and kept. So is a ledger of a log that is not known here, since another root may share the
+ledgers; where no other root can, and the ledger has messages, the metadata of its log was lost. As
+long as the list of a log is damaged, none of its ledgers is an orphan: the list may have lost it.
+
+The ledgers are found *before* the lists are read.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ class Mark:
     role: bytes
     number: int | None
     epoch: int | None
-    age_s: float | None = None  # None: nobody knows
-    token: str = ""  # of whoever made it
-    is_present: bool = True  # a job, as far as anybody knows
+    age_s: float | None = None  # None: not known
+    token: str = ""  # of the handle that made it
+    is_present: bool = True  # the job that filled it; True where that is not known
     job: bytes | None = None  # its name, which its segments share; None: an earlier version made it
 
 
 def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
-    """None: it is not ours."""
+    """None if the ledger was not made by dlog."""
     custom = info.spec.custom
     if custom.get("application") != APPLICATION:
         return None
@@ -64,8 +66,8 @@ def mark_of(info: LedgerInfo, now_us: int) -> Mark | None:
 
 
 def as_siblings(marks: Mapping[int, Mark]) -> dict[int, Mark]:
-    """What a job did in one ledger shows that it was there for all of them: all are as young as the
-    youngest. One whose age nobody knows makes that of all unknown."""
+    """The marks with the age of the youngest ledger of the same job: an entry that the job added to
+    one ledger shows that the job lived. If one age is not known, none of that job's is."""
     families: dict[tuple[str, bytes], list[Mark]] = {}
     for mark in marks.values():
         families.setdefault(_family(mark), []).append(mark)
@@ -105,8 +107,8 @@ class Owner:
 
 
 def strangers(uid: str, ledger_ids: Sequence[int], *, are_lost: bool = False) -> Finding:
-    """All that belong to one log that is not known here. `are_lost`: nor can it be known elsewhere,
-    and there are messages in them."""
+    """The finding for all ledgers of one log that is not known here. `are_lost`: no other root can
+    know the log, and the ledgers have messages."""
     told = f"{len(ledger_ids)} ledgers belong to log {uid or '?'}, which is not known here: "
     advice = "if no other root has that log, delete them with the tools of the ledger store"
     if are_lost:
@@ -121,13 +123,14 @@ def strangers(uid: str, ledger_ids: Sequence[int], *, are_lost: bool = False) ->
 
 
 def all_lost(told: str, left: str) -> Finding:
-    """Ledgers, and nothing that lists them. `left`: what they say of themselves."""
+    """The finding for a place that has ledgers, and no metadata that lists them. `left`: what the
+    ledgers say of themselves."""
     advice = "put the metadata back from a copy before anything is written there"
     return Finding(Kind.METADATA_LOST, Severity.BAD, Where(), f"{told} ({left})", advice=advice)
 
 
 def judge(ledger_id: int, mark: Mark, owner: Owner, grace_s: float) -> Finding | None:
-    """None: it is where it belongs."""
+    """None if the log lists the ledger, or is about to delete it."""
     if ledger_id in owner.kept or owner.meta.state is LogState.MOVED:
         return None  # of a log that moved, the place it moved to knows
     where = Where(log=owner.name, ledger_id=ledger_id)
@@ -157,9 +160,9 @@ def _made_for(mark: Mark) -> str:
 
 
 def _is_over(mark: Mark, meta: LogMeta) -> str | None:
-    """Nobody can list it, and nobody needs to know of it."""
+    """Why no handle can list the ledger any more; None if one may. No handle needs it either."""
     if mark.role not in (b"", STANDBY):
-        return None  # who made it knows what for
+        return None  # only its maker knows its purpose
     if meta.state in (LogState.TERMINATED, LogState.DELETING, LogState.DELETED):
         return f"its log is {meta.state.value}"
     if mark.epoch is not None and mark.epoch < meta.epoch:
@@ -168,7 +171,8 @@ def _is_over(mark: Mark, meta: LogMeta) -> str | None:
 
 
 def _is_below(ledger_id: int, mark: Mark, meta: LogMeta) -> str | None:
-    """Nobody can list it; who made it may be about to delete it."""
+    """Why no handle can list the ledger any more; None if one may. Its maker may still delete
+    it."""
     if mark.role not in (b"", STANDBY) or ledger_id > meta.ledger_floor:
         return None
     return f"ledger {meta.ledger_floor} was listed, and ids only grow"

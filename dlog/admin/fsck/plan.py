@@ -1,7 +1,7 @@
 """What can be done about what was found, in the order in which to do it.
 
-First the list, by which all else is judged; then copies, which let entries be read; then what
-nobody needs. Each step stands for itself, and looks again before it does anything.
+First the list, by which all else is judged; then copies, which let entries be read; then orphans,
+which nothing needs. Each step stands for itself, and looks again before it does anything.
 """
 
 from __future__ import annotations

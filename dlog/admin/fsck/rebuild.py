@@ -96,8 +96,8 @@ def _until(segment: Segment, time_us: int) -> Segment:
 
 
 def proven_refs(ref: PageRef, below: Iterable[PageRef]) -> tuple[PageRef, ...] | None:
-    """The refs of a page of a higher level, or None. What does not continue the one before it was
-    left by somebody who cut the list elsewhere, and did not come to name it."""
+    """The refs of a page of a higher level, or None. A page that does not continue the one before
+    it was written by a writer that cut the list elsewhere, and died before the list named it."""
     by_number = {each.number: each for each in below if each.level == ref.level - 1}
     chain: list[PageRef] = []
     for number in sorted(by_number):

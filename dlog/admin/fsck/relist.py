@@ -2,8 +2,8 @@
 which looks again at what it rests on, and changes by compare-and-set.
 
 What they write is proven, so that it does not matter who else writes it, or when: a page by its
-reference and by the ledgers, an end by the ledger, if no seq moves. Whoever dies between two steps
-leaves what the next look finds.
+reference and by the ledgers, an end by the ledger, if no seq moves. If a repair dies between two
+steps, the next run finds what is left to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlog.admin.fsck.lists import walk_list
-from dlog.admin.fsck.nobodys import Said
+from dlog.admin.fsck.orphan_deletes import Said
 from dlog.admin.fsck.orphans import mark_of
 from dlog.admin.fsck.rebuild import (
     ENTRIES_TOLD,
@@ -95,8 +95,8 @@ def find_lost_page(name: str, layout: Layout, path: str) -> Procedure[LostPage |
 def write_page(
     name: str, layout: Layout, lost: LostPage, ledger_ids: Sequence[int]
 ) -> Procedure[Said]:
-    """`ledger_ids`: all that there are, of whatever log, from its first ledger to its last one. Of
-    a page of pages nobody needs them."""
+    """`ledger_ids`: all ledgers of the store, of any log, from the page's first to its last. A page
+    of pages needs none."""
     ref = lost.ref
     held: tuple[Segment, ...] | tuple[PageRef, ...] | None
     if ref.level == 0:
@@ -120,7 +120,7 @@ def write_page(
     try:
         yield from put_node(lost.path, page_to_bytes(held))
     except (Conflict, AlreadyExists):
-        return Ended.NOT_NEEDED, "somebody else wrote it meanwhile"
+        return Ended.NOT_NEEDED, "it was written by another repair meanwhile"
     return Ended.DONE, f"written: {ref.segments} segments, proven by what they say themselves"
 
 
@@ -194,7 +194,7 @@ def weigh(name: str, layout: Layout, number: int, ledger_id: int) -> Procedure[W
     seam = None if after is None else (yield from _seam(after))
     try:
         told = yield from _told(seen.meta, ledger_id)
-    except Unavailable:  # nobody has its last entry, or not everybody answers: who amends asks all
+    except Unavailable:  # no bookie that answers has its last entry; amending it asks all of them
         told = None
     return Weighed(seen, segment, told, after, seam)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from dlog import trace
-from dlog.admin.fsck.nobodys import delete_orphan, delete_unused_page
+from dlog.admin.fsck.orphan_deletes import delete_orphan, delete_unused_page
 from dlog.admin.fsck.relist import (
     NO_PROOF,
     LostPage,
@@ -94,7 +94,7 @@ class _Repair:
         assert self.where.ledger_id is not None
         return self.where.ledger_id
 
-    # --- nobody's
+    # --- orphans
 
     async def delete_ledger(self) -> _Said:
         now_us = self.stores.clock.wall_us()
@@ -164,7 +164,7 @@ class _Repair:
             return False
 
     async def seal_tail(self) -> _Said:
-        """By the way that every opener goes, polite to whoever is there."""
+        """Take the log over as an opener with `takeover="if_dead"` does, seal and leave it."""
         stores = self.stores
         seen = await self._seen()
         engine = Engine(stores, self.name, WriterOptions(takeover="if_dead"), new_mark(stores))

@@ -40,7 +40,7 @@ class Kind(enum.StrEnum):
     COPY_DIFFERS = "copy_differs"
     ENTRIES_LOST = "entries_lost"  # no copy is good
     UNDER_REPLICATED = "under_replicated"
-    # of nobody
+    # of no log that is known here, or not listed by theirs
     ORPHAN = "orphan"
     MAYBE_IN_USE = "maybe_in_use"
     UNKNOWN_LEDGER = "unknown_ledger"  # ours by its marks, and of no log that is known here
@@ -162,7 +162,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Report:
     logs: tuple[LogChecked, ...] = ()
-    ledgers: int = 0  # looked at, of the logs and of nobody
+    ledgers: int = 0  # looked at, listed and not listed
     entries: int = 0  # read and decoded
     copies: int = 0  # read one by one (deep)
     findings: tuple[Finding, ...] = ()
@@ -183,7 +183,7 @@ class Report:
 
 class Ended(enum.StrEnum):
     DONE = "done"
-    NOT_NEEDED = "not_needed"  # somebody was faster, or it mended itself
+    NOT_NEEDED = "not_needed"  # it was done by others, or mended itself
     REFUSED = "refused"  # what it rested on is not so, or cannot be proven
     FAILED = "failed"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlog.admin.fsck.judge import Judge
 from dlog.admin.fsck.lists import Walk, walk_list
-from dlog.admin.fsck.nobodys import PresentJobs, present_jobs
+from dlog.admin.fsck.orphan_deletes import PresentJobs, present_jobs
 from dlog.admin.fsck.orphans import JOB, Mark, Owner, as_siblings, judge, mark_of, strangers
 from dlog.admin.fsck.plan import plan_of
 from dlog.admin.fsck.report import LogChecked, NotChecked, Report, Where
@@ -191,9 +191,9 @@ class _Fsck:
                 self._judge.add(strangers(uid, ledger_ids, are_lost=are_lost))
 
     async def _of_jobs(self, marks: dict[int, Mark], owners: dict[str, Owner]) -> dict[int, Mark]:
-        """Are the jobs there that filled what is not listed, and since when was nothing added to
-        any ledger of theirs? Nobody wrote down when a job left; when it added its last entry
-        anywhere, it was there."""
+        """The marks of unlisted ledgers that jobs filled, with whether the job is present, and how
+        long ago it added an entry to any of its ledgers. When a job ended is not stored, so its
+        last entry is the proof of life."""
         stores = self._stores
         present: dict[str, PresentJobs] = {}
         found: dict[int, Mark] = {}

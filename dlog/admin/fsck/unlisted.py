@@ -1,5 +1,5 @@
-"""Ledgers of ours that no log lists, although nobody else can have them: the metadata of their logs
-was lost. Where several roots share the ledgers of a cluster, that cannot be told from here."""
+"""Ledgers made by dlog that no log lists, in a store that serves one root: the metadata of their
+logs was lost. Where several roots share the ledgers of a cluster, this cannot be told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlog.writer.segments import SEAM_ENTRY
 
 async def unlisted(stores: Stores) -> dict[str, list[int]]:
     """Ledgers that have messages, by the uid of their log, which is not known here. Empty where
-    nobody can tell."""
+    several roots may share the ledgers."""
     if not isinstance(stores.ledgers, ServesOneRoot):
         return {}
     found: dict[str, list[int]] = {}

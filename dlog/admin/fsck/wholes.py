@@ -1,7 +1,7 @@
 """Streams and groups against the logs that they are made of: does each have the others?
 
 A stream lists its shards, a group keeps leases in them. Where one of the three is gone and the
-others are not, its metadata was lost, or somebody removed a part by hand. Logs are read first, then
+others are not, its metadata was lost, or a part was removed by hand. Logs are read first, then
 streams, then groups: a log, and then a stream, is made before what rests on it. What looks bad is
 looked at again, since a stream may be removed meanwhile.
 """

@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any
 
 from dlog.admin.fsck.lists import Walk, walk_list
-from dlog.admin.fsck.nobodys import Said, delete_orphan, delete_unused_page
+from dlog.admin.fsck.orphan_deletes import Said, delete_orphan, delete_unused_page
 from dlog.admin.fsck.orphans import Mark, Owner, judge, mark_of
 from dlog.admin.fsck.relist import LostPage, Weighed, find_lost_page, reseal, weigh, write_page
 from dlog.admin.fsck.report import Action, Ended, Finding, Kind

@@ -89,7 +89,7 @@ class LogHistory:
         self.readers: list[SimReader] = []
         self.clients: list[SimClient] = []
         self.producers: dict[str, SimProducer] = {}  # one for all incarnations of a writer
-        self._told_nobodys = FsckOracle(scene)
+        self._fsck_oracle = FsckOracle(scene)
         self._damage = Damage(scene) if scene.weather.damages else None
         self.queries = [Query(f"j{i}") for i in range(self.weather.publishers)]
         self._removed_by = ""  # whose removal came to its end last
@@ -334,7 +334,7 @@ class LogHistory:
         if self.world.is_calm:
             return
         repairs = self.world.chance.hits(0.5, f"{name} repairs")
-        client = SimChecker(self.scene, name, self._told_nobodys, repairs=repairs)
+        client = SimChecker(self.scene, name, self._fsck_oracle, repairs=repairs)
         self.clients.append(client)
         client.look()
         self.world.after(STEP_MS + self.world.chance.delay(200.0), lambda: self._look_over(name))
@@ -344,7 +344,7 @@ class LogHistory:
         Not before what the dead had sent arrived."""
         self.world.run(until_ms=self.world.now_ms + SETTLE_MS)
         for number in range(REPAIRS):
-            client = SimChecker(self.scene, f"f-first-{number}", self._told_nobodys, repairs=True)
+            client = SimChecker(self.scene, f"f-first-{number}", self._fsck_oracle, repairs=True)
             client.look()
             self._wait(lambda client=client: client.is_done, "a repair ends")
             if number > 0:
@@ -356,12 +356,12 @@ class LogHistory:
         if not self.weather.checkers:
             return
         for name, repairs in (("f-repairs", True), ("f-last", False)):
-            last = SimChecker(self.scene, name, self._told_nobodys, repairs=repairs)
+            last = SimChecker(self.scene, name, self._fsck_oracle, repairs=repairs)
             last.look()
             self._wait(lambda last=last: last.is_done, "a look ends")
         damage = [each for each in last.found or () if each.is_damage]
         require(not damage, "I26", "repaired, and something is wrong still", damage)
-        self._told_nobodys.check()
+        self._fsck_oracle.check()
 
     def _terminate(self, name: str) -> None:
         client = SimTerminator(self.scene, name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlog.admin.fsck.nobodys import PresentJobs
+from dlog.admin.fsck.orphan_deletes import PresentJobs
 from dlog.admin.fsck.orphans import Mark, Owner, as_siblings, judge, mark_of, strangers
 from dlog.admin.fsck.report import Action, Kind, Severity
 from dlog.ledger.store import LedgerInfo, LedgerSpec, LedgerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlog.admin.fsck import lists, nobodys, orphans, segments
+from dlog.admin.fsck import lists, orphan_deletes, orphans, segments
 from dlog.admin.fsck.lists import Walk
 from dlog.admin.fsck.orphans import Mark, Owner
 from dlog.admin.fsck.report import Kind
@@ -66,7 +66,7 @@ def a_list_that_changed_is_taken_for_broken(patch: Patch) -> None:
         nodes = yield from lists._page_nodes(name, layout)
         return (yield from lists._walk(name, layout, nodes))
 
-    for room in (log_fsck, nobodys):
+    for room in (log_fsck, orphan_deletes):
         patch.setattr(room, "walk_list", walk_list)
 
 

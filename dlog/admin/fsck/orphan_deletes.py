@@ -1,5 +1,5 @@
-"""Deleting what is nobody's: ledgers that no list has or ever will, pages that nothing names.
-Procedures, each of which looks again at what it rests on before it deletes anything."""
+"""Deleting orphans: ledgers that no log lists or can list any more, and pages that no log meta
+refers to. Each procedure checks its evidence again before it deletes anything."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def delete_orphan(
 
 @dataclass(frozen=True, slots=True)
 class PresentJobs:
-    """Who is present for segments of one log, by token: the names of their jobs."""
+    """The jobs that are present for segments of one log: their names, by token."""
 
     names: Mapping[str, bytes]
 
     def weigh(self, mark: Mark) -> Mark:
-        """Is the job there that filled this? It is, while it is present for any segment of its: it
-        publishes them together. Of a ledger without a token nobody knows; one that does not name
-        its job may be of any."""
+        """`mark` with `is_present` False if the job that filled the ledger is gone. A job publishes
+        its segments together, so it counts as present while it is present for any of them. A ledger
+        without a token tells nothing and stays as it was. A ledger that does not name its job may
+        belong to any job that is present."""
         names = self.names
         is_there = mark.token in names or mark.job in names.values()
         if not mark.token or is_there or (mark.job is None and names):
