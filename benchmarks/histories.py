@@ -29,8 +29,8 @@ def name_of(count: int) -> str:
 
 
 async def write_history(meta: MetaStore, layout: Layout, count: int) -> None:
-    """The log was just created, or has one sealed segment. Its list gets `count` sealed segments, of
-    which that one is the last."""
+    """The log was just created, or has one sealed segment. Its list gets `count` sealed segments;
+    that one is the last of them."""
     name = name_of(count)
     path = layout.log(name)
     node = await meta.get(path)

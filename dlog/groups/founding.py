@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from dlog.groups.charter import (
 )
 from dlog.groups.group_driver import lease_store
 from dlog.groups.holding import AT_ONCE, DONE, NOTE, hold_name
+from dlog.groups.leases import Lease
 from dlog.groups.options import WorkerOptions
 from dlog.groups.places import GroupPlaces
 from dlog.groups.shard_log import check_log
@@ -73,14 +75,13 @@ async def _hold_stream(
 
     async def hold_shards() -> Mapping[str, Any]:
         meta = await _read(stores, driver, places)
-        finished = [
-            shard.log
-            for shard in meta.shards
-            if not shard.is_open and (await driver.run(store.read(shard.log))).is_finished
-        ]
-        made.extend(
-            await _hold_shards(stores.layout, driver, admin, places, charter, meta, finished)
-        )
+
+        async def read(shard: Shard) -> Lease:
+            return await driver.run(store.read(shard.log))
+
+        leases = await some_at_once(AT_ONCE, read, meta.shards)
+        begun = {each.shard: each for each in leases if each.checkpoint or each.is_finished}
+        made.extend(await _hold_shards(stores.layout, driver, admin, places, charter, meta, begun))
         # What was truncated before it was held is nothing that the group missed.
         return {SPENT: await nothing_left_in(stores, meta.shards)}
 
@@ -164,21 +165,28 @@ async def _hold_shards(
     places: GroupPlaces,
     charter: Charter,
     meta: StreamMeta,
-    finished: Sequence[str] = (),
+    begun: Mapping[str, Lease] | None = None,
 ) -> list[str]:
     """In each log that is there and has no hold of the group yet, from where the group begins. Each
-    is counted in its log meta, so a truncation that was decided before sees it. Which ones."""
+    is counted in its log meta, so a truncation that was decided before sees it. Which ones.
+
+    In a shard that the group has not `begun`, a hold of its name was left by another group, which
+    was removed. It may stand behind what this one has to consume, so it is made anew. The group's
+    hold on the stream holds all of the log meanwhile; a job has none, and leaves it (None)."""
     made: list[str] = []
     name = hold_name(places.group, places.stream)
 
     async def hold(shard: Shard) -> None:
         mark = None if charter.begin is None else charter.begin.get(shard.number)
         at: Start = "earliest" if mark is None else mark.next_seq
-        if shard.log in finished:
+        if begun is not None and shard.log in begun and begun[shard.log].is_finished:
             at = "latest"
         found = await driver.run(_find_hold(layout, shard, name))
         if found is not None and found.made:  # else its maker may have died, and we go on with it
-            return
+            if begun is None or shard.log in begun:
+                return
+            with contextlib.suppress(NotFound):
+                await admin.drop_hold(shard.log, name)
         try:
             try:
                 await admin.hold(shard.log, name, at, note=NOTE, who=places.group)

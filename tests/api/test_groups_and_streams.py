@@ -187,6 +187,33 @@ async def test_what_was_truncated_before_a_group_held_it_was_not_missed(
             assert worker.failed == {}
 
 
+async def test_a_hold_that_a_removed_group_left_does_not_stand_for_that_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A removal that died half way leaves a hold where the group was. The group that is made anew
+    begins at the beginning: what it is to consume may be truncated until it has begun the shard."""
+    from dlog.groups import heart
+
+    found, held = heart.found, []
+
+    async with a_client() as client:
+        stream = await client.create_stream(NAME, shards=1)
+        async with stream.open_writer() as writer:
+            for _ in range(3):
+                await writer.append(b"x", key=K)
+        await client.admin.hold("orders/0", f"group g of {NAME}", 2)
+
+        async def found_and_look(*given: Any) -> Any:
+            charter = await found(*given)
+            held.extend(await client.admin.holds("orders/0"))
+            return charter
+
+        monkeypatch.setattr(heart, "found", found_and_look)
+        async with client.open_worker("g", NAME, process_nothing, heart="loop") as worker:
+            await eventually(lambda: worker.shards)
+        assert [each.seq for each in held] == [0]
+
+
 @pytest.mark.parametrize("timeout_ms", [5_000, 6_000])
 async def test_a_second_founder_of_a_job_leaves_no_hold_behind(
     monkeypatch: pytest.MonkeyPatch, timeout_ms: int
