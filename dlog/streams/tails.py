@@ -159,11 +159,16 @@ async def log_is_gone(stores: Stores, shard: Shard) -> bool:
         node = await stores.meta.get(stores.layout.log(shard.log))
     except NotFound:
         return False
-    if not was_removed(shard, node.value, shard.log):
+    is_removed = was_removed(shard, node.value, shard.log)
+    if not is_removed and LogMeta.from_bytes(node.value, where=shard.log).uid == shard.log_uid:
         return False
-    # Behind the look at the log: a list that was read before it may be older than a trim.
+    # Else it is the log of another stream of this name: of one before ours, or of one behind it.
+    # The list is read behind the log: one that was read before it may be older than a trim.
+    await stores.meta.sync()
     for name in dict.fromkeys((shard.log.rpartition("/")[0], shard.log)):
         if name and await _lists(stores, name, shard):
+            if not is_removed:
+                return False
             raise Corrupt(
                 f"stream {name!r} lists shard {shard.number}, and the log of it, {shard.log!r}, "
                 "was removed: what was in it is lost",

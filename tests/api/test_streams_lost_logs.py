@@ -221,7 +221,7 @@ async def test_a_stream_that_is_removed_behind_a_look_at_its_list_is_not_an_empt
         async def remove() -> None:
             await client.stream(NAME).remove()
             if is_made_again:
-                await client.create_stream(NAME, shards=2)
+                await written(await client.create_stream(NAME, shards=2))
 
         with (
             behind_the_list(monkeypatch, await client._stores(False), remove),
