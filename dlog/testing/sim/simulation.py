@@ -249,7 +249,9 @@ class Simulation:
         failure: BaseException | None = None
         try:
             await work
-        except BaseException as error:  # also a skip of pytest, or a cancellation
+        except GeneratorExit:
+            raise  # the history is over
+        except BaseException as error:  # noqa: BLE001 - raised below; also a skip of pytest
             failure = error
         self.heal()
         for client in self._clients:
@@ -332,6 +334,7 @@ def simulated_clients(world: World) -> Iterator[list[str]]:
     """Whatever is opened on the loop of a simulated process is opened in its world; and when the
     story is told, it tells what programs asked for. Gives the names of the logs that are
     written."""
+
     def open_stores(self: Client, *, create: bool) -> Stores:
         process = PROCESSES.get(asyncio.get_running_loop())
         if process is None:

@@ -173,7 +173,9 @@ def read_tape(text: str) -> list[float]:
     for each in filter(None, text.split(",")):
         at, _, value = each.partition(":")
         if re.fullmatch(r"\d+", at) is None or not _is_a_draw(value):
-            raise ConfigError(f"tape {text!r}: {each!r} is not DRAW:VALUE, a value from 0 to below 1")
+            raise ConfigError(
+                f"tape {text!r}: {each!r} is not DRAW:VALUE, a value from 0 to below 1"
+            )
         draws[int(at)] = float(value)
     return [draws.get(at, 0.0) for at in range(max(draws, default=-1) + 1)]
 
