@@ -3,6 +3,7 @@ tape of another world; and a planted bug that does not fit the code is not notic
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -80,16 +81,16 @@ def test_a_history_that_breaks_a_promise_fails_the_command(verb: str) -> None:
         "run": ["run", told.world, "--seeds", str(told.seed), "1"],
         "digest": ["digest", told.world, str(told.seed), "1"],
     }[verb]
-    words += [f"--fix={name}={value}" for name, value in told.fixed.items() if verb == "run"]
+    for name, value in told.fixed.items() if verb == "run" else ():
+        words += ["--fix", f"{name}={json.dumps(value)}"]
     assert main(words) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        real = command.run_one if verb == "digest" else None
-        if real is not None:
+    real = command.run_one
+    with pytest.MonkeyPatch.context() as patch, planted.planted(all_plants()[PLANT]):
+        if verb == "digest":
             patch.setattr(
                 command, "run_one", lambda *about, **how: real(*about, **how, **told.fixed)
             )
-        with planted.planted(all_plants()[PLANT]):
-            assert main(words) == 1
+        assert main(words) == 1
 
 
 def test_shrink_of_a_history_with_nothing_wrong_fails() -> None:

@@ -187,7 +187,7 @@ class LoopProcess:
         told = [f"unheard: {_told(each)}" for each in self.loop.unheard]
         failed = self.loop.failed_unheard(others)
         for each in failed:
-            each._log_traceback = False  # type: ignore[misc]  # told here
+            each._log_traceback = False  # told here
         held = [f"{each.exception()!r} in {_name_of(each)} of {self.name}" for each in failed]
         return [*told, *sorted(f"unheard: never awaited: {each}" for each in held)]
 
