@@ -50,7 +50,7 @@ def test_one_that_ends_while_starting_says_why(servers: Any) -> None:
 
 def test_one_that_does_not_serve_is_not_waited_for_for_ever(servers: Any) -> None:
     with pytest.raises(Unavailable, match="does not serve"):
-        servers("import time; time.sleep(600)").wait_until_serving(0)
+        servers("import signal; signal.pause()").wait_until_serving(0)
 
 
 def test_what_has_ended_is_not_frozen(servers: Any) -> None:
@@ -66,7 +66,7 @@ def test_what_has_ended_is_not_frozen(servers: Any) -> None:
 def test_what_ends_while_it_is_frozen_is_not_frozen(
     servers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = servers("import time; time.sleep(600)")
+    server = servers("import signal; signal.pause()")
     real = server._signal
 
     def killed_instead(number: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_tool_that_fails_or_hangs_raises(tmp_path: Path) -> None:
             "a tool", tmp_path, _command("import sys; sys.exit('it went wrong')"), timeout_s=60
         )
     with pytest.raises(Unavailable, match="did not end"):
-        run_to_end("a tool", tmp_path, _command("import time; time.sleep(600)"), timeout_s=0.01)
+        run_to_end("a tool", tmp_path, _command("import signal; signal.pause()"), timeout_s=0.01)
 
 
 def test_a_zookeeper_that_says_nothing_does_not_say_no(
