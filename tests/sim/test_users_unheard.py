@@ -69,7 +69,7 @@ def test_a_process_that_raised_and_has_a_successor_of_its_name_fails(is_held: bo
         if is_held:
             HELD.append(first)
         del first
-        await sim.start(asyncio.sleep(1), name="worker").result()
+        await sim.start(sim.pass_time(1), name="worker").result()
 
     assert "ValueError('unheard')" in str(failure_of(test))
 
@@ -157,14 +157,14 @@ async def _wrong(sim: Simulation, call: Callable[[Simulation], Awaitable[Any]]) 
 
 def test_a_process_is_frozen_for_some_time() -> None:
     async def test(sim: Simulation) -> None:
-        sim.start(asyncio.sleep(1), name="worker").freeze(-1)
+        sim.start(sim.pass_time(1), name="worker").freeze(-1)
 
     assert isinstance(failure_of(test), dlog.ConfigError)
 
 
 def test_the_result_of_what_was_killed_raises() -> None:
     async def test(sim: Simulation) -> None:
-        worker = sim.start(asyncio.sleep(1), name="worker")
+        worker = sim.start(sim.pass_time(1), name="worker")
         worker.kill()
         await worker.result()
 
