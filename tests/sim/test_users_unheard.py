@@ -176,9 +176,10 @@ def test_a_test_that_is_not_async_fails() -> None:
     def test(sim: Simulation) -> None:  # type: ignore[arg-type]
         pass
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(users.HistoryFailed):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(users, "PLAN", users.Plan(shrink_s=0.0))
-        test()
+        with pytest.raises(users.HistoryFailed):
+            test()
 
 
 def test_a_plan_of_no_histories_is_refused() -> None:
