@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import kazoo
@@ -60,17 +61,29 @@ def logging_of_ours() -> tuple[object, ...]:
     return logger.level, logger.propagate, logger.disabled, tuple(logger.handlers)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def logging_stays_as_it_was() -> Iterator[None]:
+@contextmanager
+def logging_kept() -> Iterator[None]:
     before = logging_of_ours()
     yield
     after = logging_of_ours()
     assert after == before, f"this module left the logger 'dlog' as {after}, and found {before}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_thread_is_left() -> Iterator[None]:
+@contextmanager
+def threads_ended() -> Iterator[None]:
     before = threads_of_ours()
     yield
     left = left_over(before)
     assert not left, "this module left threads behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_stays_as_it_was() -> Iterator[None]:
+    with logging_kept():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    with threads_ended():
+        yield

@@ -84,6 +84,9 @@ def main(words: list[str]) -> int:
     if missing or not paths:
         sys.stderr.write(f"canaries: nothing to look at: {', '.join(missing)}\n")
         return 2
+    if not any(path.is_file() or any(path.rglob("*")) for path in paths):
+        sys.stderr.write(f"canaries: nothing to look at in {', '.join(words)}\n")
+        return 2
     shown = list(files_that_show(paths))
     for path, labels in shown:
         sys.stderr.write(f"canaries: {path} shows {', '.join(sorted(labels))}\n")

@@ -81,8 +81,10 @@ class Story:
         if final not in self.readers:
             raise ValueError(f"no reader {final!r} in this history")
         self.log = self.readers[final].delivered
-        if self.readers[final].end is None:
-            self._object("the final read did not reach the tail", self.readers[final].began)
+        read = self.readers[final]
+        if read.end is None or read.end.phase is not Phase.OK:
+            ended = () if read.end is None else (read.end,)
+            self._object("the final read did not reach the tail", read.began, *ended)
         self.place = {event.name: at for at, event in enumerate(self.log)}
 
     def _sort(self, event: Event) -> None:
@@ -92,8 +94,12 @@ class Story:
             case Op.APPEND:
                 self._sort_append(event)
             case Op.READ if event.phase is Phase.INVOKE:
+                if event.handle in self.readers:
+                    self._object("two readers have one name", event)
                 self.readers[event.handle] = Reading(event)
             case Op.READ:
+                if (ended := self.readers[event.handle].end) is not None:
+                    self._object("a read ended twice", ended, event)
                 self.readers[event.handle].end = event
             case Op.DELIVER:
                 self.readers[event.handle].delivered.append(event)
@@ -108,6 +114,8 @@ class Story:
                 self._object("two writers have one name", event)
             self.writers[event.handle] = Writing(event)
         elif event.phase is Phase.OK:
+            if (opened := self.writers[event.handle].opened) is not None:
+                self._object("an opening ended twice", opened, event)
             self.writers[event.handle].opened = event
 
     def _sort_append(self, event: Event) -> None:
@@ -439,6 +447,8 @@ def assert_holds(events: Iterable[Event], *, final: str) -> Story:
     """Raises `AssertionError` that tells what clashes, or gives the story."""
     story = Story(events, final=final)
     found = [each for check in CHECKERS for each in islice(check(story), PER_CHECKER_MAX)]
+    if not story.appends:
+        found.append(Violation("I24", "nothing was appended: this history proves nothing"))
     if found:
         raise AssertionError("\n".join(["the history breaks promises:", *map(str, found)]))
     return story

@@ -40,18 +40,22 @@ class CrashPoint:
     hit: int = 1
     what: str = "kill"  # or `freeze`
 
+    def __post_init__(self) -> None:
+        """What names nothing would never happen."""
+        if self.point not in trace.KNOWN_POINTS or self.side not in ("before", "after"):
+            raise FormatError(f"no crash point: {str(self)!r}")
+        if self.what not in ("kill", "freeze") or self.hit < 1:
+            raise FormatError(f"no crash: {str(self)!r}")
+
     def __str__(self) -> str:
         return f"{self.point}:{self.side}:{self.hit}:{self.what}"
 
     @classmethod
     def parse(cls, text: str) -> CrashPoint:
-        point, side, hit, what = text.split(":")
-        known = trace.KNOWN_POINTS
-        if point not in known or side not in ("before", "after"):
-            raise FormatError(f"no crash point: {text!r}")
-        if what not in ("kill", "freeze") or int(hit) < 1:
-            raise FormatError(f"no crash: {text!r}")
-        return cls(point, side, int(hit), what)
+        words = text.split(":")
+        if len(words) != 4 or not words[2].isdecimal():
+            raise FormatError(f"no crash point: {text!r} is not POINT:SIDE:HIT:WHAT")
+        return cls(words[0], words[1], int(words[2]), words[3])
 
 
 Hits = Counter[tuple[str, str]]
@@ -120,6 +124,7 @@ class Child:
         self._process = process
         self.pid = process.pid
         self._pending = b""
+        self._end_was_heard = False
         self.lines: list[str] = []
 
     # What it says, and what it is told.
@@ -135,6 +140,7 @@ class Child:
                 raise AssertionError(f"{self} said nothing for {patience_s} s: {self.lines[-5:]}")
             more = self._process.stdout.read(1 << 16)
             if not more:
+                self._end_was_heard = True
                 return None
             self._pending += more
         line, _, self._pending = self._pending.partition(b"\n")
@@ -178,7 +184,16 @@ class Child:
     @property
     def is_running(self) -> bool:
         """Not ended; frozen or not."""
-        return self._process.poll() is None
+        runs = self._process.poll() is None
+        self._end_was_heard |= not runs
+        return runs
+
+    @property
+    def failed_unheard(self) -> int | None:
+        """The exit code, if it ended by itself with an error and the test did not notice. SIGKILL
+        is no such error: crash points end programs by it."""
+        code = self._process.poll()
+        return None if self._end_was_heard or code in (None, 0, -signal.SIGKILL) else code
 
     def thaw(self) -> None:
         """Of one that is awake, or gone: nothing happens."""
@@ -212,8 +227,9 @@ class Child:
 
 
 class Children:
-    """Starts programs, and leaves none behind: use as a context. `spawn` may start them in a way
-    that is quicker than an interpreter for each."""
+    """Starts programs, and leaves none behind: use as a context. It raises `AssertionError` at its
+    end if a program failed and nothing waited for that. `spawn` may start them in a way that is
+    quicker than an interpreter for each."""
 
     def __init__(
         self, errors: Path, *, python_path: Path, spawn: Spawn = start_interpreter
@@ -243,5 +259,13 @@ class Children:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        codes = {each: each.failed_unheard for each in self._running}
         for child in self._running:
             child.reap()
+        failed = [
+            f"{each} ended with {code}: {each.told_errors()}"
+            for each, code in codes.items()
+            if code
+        ]
+        if failed and kind is None:
+            raise AssertionError("programs failed, unheard: " + "; ".join(failed))

@@ -11,10 +11,13 @@ deliver late, deliver twice, deliver byte by byte, refuse. For tests; loopback o
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from collections import deque
 from types import TracebackType
+
+from dlog.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0
@@ -29,8 +32,8 @@ class Direction:
     def __init__(self) -> None:
         self.bytes_seen = 0
         self.bytes_passed = 0
-        self.delay_s = 0.0
-        self.slice_bytes: int | None = None  # each piece sent on its own
+        self._delay_s = 0.0
+        self._slice_bytes: int | None = None
         # Each frame, as bookies and their clients send them behind a 32-bit length, comes twice; of
         # connections that are made from now on: only at its begin is it known where a frame begins.
         self.doubles_frames = False
@@ -38,6 +41,28 @@ class Direction:
         self._open = asyncio.Event()
         self._open.set()
         self._arrived = asyncio.Event()
+
+    @property
+    def delay_s(self) -> float:
+        """Before each piece."""
+        return self._delay_s
+
+    @delay_s.setter
+    def delay_s(self, seconds: float) -> None:
+        if not 0.0 <= seconds < math.inf:
+            raise ConfigError(f"delay_s={seconds!r}: a number from 0 on")
+        self._delay_s = seconds
+
+    @property
+    def slice_bytes(self) -> int | None:
+        """Each piece of so many bytes is sent on its own; None: as it came."""
+        return self._slice_bytes
+
+    @slice_bytes.setter
+    def slice_bytes(self, count: int | None) -> None:
+        if count is not None and count < 1:
+            raise ConfigError(f"slice_bytes={count!r}: a number from 1 on, or None")
+        self._slice_bytes = count
 
     def hold(self) -> None:
         """Deaf: the sender may send, and nothing comes out."""
@@ -81,6 +106,8 @@ class FaultyProxy:
 
     @property
     def address(self) -> str:
+        if not self.port:
+            raise ConfigError("start the proxy first: `async with FaultyProxy(port) as proxy`")
         return f"{LOOPBACK}:{self.port}"
 
     def cut(self) -> None:

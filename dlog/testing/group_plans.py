@@ -110,6 +110,7 @@ def check_plan_over_domains(view: View) -> tuple[Move, ...]:
     moves = plan(view)
     then = after(view, moves)
     counts, many = counts_of(then), len(view.workers)
+    assert sum(counts) == len(view.shards), f"{counts}: a shard was left"
     domains: dict[str | None, list[int]] = {}
     for worker, count in zip(view.workers, counts, strict=True):
         domains.setdefault(worker.domain, []).append(count)

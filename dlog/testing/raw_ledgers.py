@@ -7,13 +7,16 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dlog.testing.cluster import Bookie, Cluster
+from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_v2 import AddReplies, Flag, ReadReply, pack_add, pack_read, parse_reply
 from dlog.wire.ledger_metadata import LedgerMetadata
 from dlog.wire.ledger_metadata_format import parse_ledger_metadata
 from dlog.wire.ledger_paths import Manager, ledger_path
+
+R = TypeVar("R")
 
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 10.0
@@ -44,23 +47,18 @@ class RawBookie:
         self._socket.close()
 
     def read(self, ledger_id: int, entry_id: int, *, fence_key: bytes | None = None) -> ReadReply:
-        reply = self._ask(pack_read(ledger_id, entry_id, fence_key=fence_key))
-        assert isinstance(reply, ReadReply)
-        return reply
+        return _of_kind(ReadReply, self._ask(pack_read(ledger_id, entry_id, fence_key=fence_key)))
 
     def send_adds(self, frames: bytes, count: int) -> list[AddReplies]:
         """Whole frames, back to back; so many answers."""
         self._socket.sendall(frames)
-        replies = [self._reply() for _ in range(count)]
-        return [each for each in replies if isinstance(each, AddReplies)]
+        return [_of_kind(AddReplies, self._reply()) for _ in range(count)]
 
     def add(
         self, head: bytes, payload: bytes, *, key: bytes, flags: Flag = Flag.NONE
     ) -> AddReplies:
         front = pack_add(head, payload_bytes=len(payload), master_key=key, flags=flags)
-        reply = self._ask(front + payload)
-        assert isinstance(reply, AddReplies)
-        return reply
+        return _of_kind(AddReplies, self._ask(front + payload))
 
     def _ask(self, frame: bytes) -> object:
         self._socket.sendall(frame)
@@ -80,6 +78,12 @@ class RawBookie:
         return bytes(got)
 
 
+def _of_kind(kind: type[R], reply: object) -> R:
+    if not isinstance(reply, kind):
+        raise AssertionError(f"the answer is no {kind.__name__}: {reply!r}")
+    return reply
+
+
 @contextmanager
 def connected(bookie: Bookie) -> Iterator[RawBookie]:
     raw = RawBookie(bookie)
@@ -90,10 +94,13 @@ def connected(bookie: Bookie) -> Iterator[RawBookie]:
 
 
 def stored_entry(bookie: Bookie, ledger_id: int, entry_id: int) -> bytes | None:
-    """The bytes of an entry on this bookie: numbers, digest, payload. None if it has none."""
+    """The bytes of an entry on this bookie: numbers, digest, payload. None if the bookie says that
+    it has none; another refusal does not say so, and raises."""
     with connected(bookie) as raw:
-        entry = raw.read(ledger_id, entry_id).entry
-    return None if entry is None else bytes(entry)
+        reply = raw.read(ledger_id, entry_id)
+    if reply.answer not in (Answer.OK, Answer.NO_ENTRY, Answer.NO_LEDGER):
+        raise AssertionError(f"entry {entry_id} of {ledger_id}: {reply.answer}")
+    return None if reply.entry is None else bytes(reply.entry)
 
 
 def metadata_of(cluster: Cluster, ledger_id: int, raw: bytes) -> LedgerMetadata:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +23,10 @@ async def eventually(
 ) -> None:
     """Other tasks run while we look."""
     deadline = Deadline(deadline_s)
-    while not fact():
+    while not (found := fact()):
         assert not deadline.passed(), otherwise()
         await asyncio.sleep(LOOK_AGAIN_S)
+    assert not inspect.isawaitable(found), f"{found!r} is true before it is asked: see `until`"
 
 
 async def until(fact: Callable[[], Awaitable[bool]], deadline_s: float = DEADLINE_S) -> None:
@@ -56,6 +58,8 @@ class Gate:
 def held_at(point: str, side: str = "before", *, only_first: bool = False) -> Iterator[Gate]:
     """Whoever reaches `point` stops there; with `only_first`, the thread that does so first. Only
     for points on threads that are not the test's own: the committer's (`ledger.…`) are."""
+    assert point in trace.KNOWN_POINTS, f"{point!r} is no crash point: nothing would be held"
+    assert side in ("before", "after"), side
     gate = Gate()
     held = list[int]()
 

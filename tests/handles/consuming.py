@@ -11,19 +11,17 @@ from dlog.groups.heart import Aside
 from dlog.reason import Reason
 from dlog.streams.config.following import Plain
 from tests.handles.faults import stores_of
-from tests.handles.lives import LOG, TURN_S, Life
+from tests.handles.lives import LOG, TURN_S, Life, OnAStream
 
 
-class Working(Life):
-    """The shard of the key ends, and another one follows it. What was processed and is in no
-    checkpoint yet may come again, to a worker that was taken for dead."""
+class Working(OnAStream):
+    """What was processed and is in no checkpoint yet may come again, to a worker that was taken for
+    dead."""
 
     WORKS_S = 1.0
 
     async def begin(self) -> None:
-        await self.sim.connect().create_stream("s")
-        self.stream = self.sim.connect().stream("s")
-        self.log = await self.stream.open_writer()
+        await self.begin_stream()
         self._processed: set[bytes] = set()
         with patch.object(dlog.client, "_aside", self._aside):
             self.worker: Any = await self.client.open_worker(
@@ -40,12 +38,6 @@ class Working(Life):
         self.given(values)
         self._processed.update(values)
 
-    async def news(self) -> None:
-        await self.log.append(self.owe(), key=b"k")
-        shards = [each for each in (await self.stream.describe()).shards if each.state == "open"]
-        await self.stream.split(shards[0].number)
-        await self.log.append(self.owe(), key=b"k")
-
     async def turn(self) -> None:
         assert await self.worker.wait(TURN_S) is None, "it does not end"
 
@@ -54,7 +46,6 @@ class Working(Life):
 
     async def end(self) -> None:
         await self.worker.close()
-        await self.log.close()
         await super().end()
 
 

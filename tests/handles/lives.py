@@ -108,19 +108,29 @@ class ReadingToAnEnd(Following):
             self.given([each.value for each in await self.reader.read(1)])
 
 
-class FollowingAStream(Life):
-    async def begin(self) -> None:
-        await self.sim.connect().create_stream("s", shards=2)
+class OnAStream(Life):
+    """The shard of the key ends, and another one follows it."""
+
+    async def begin_stream(self, **options: Any) -> None:
+        await self.sim.connect().create_stream("s", **options)
         self.stream = self.sim.connect().stream("s")
         self.log = await self.stream.open_writer()
-        self.reader = await self.client.stream("s").open_reader(follow=True)
-        await self.log.append(self.owe(), key=b"k")
 
     async def news(self) -> None:
-        """The shard of the key ends, and another one follows it."""
         await self.log.append(self.owe(), key=b"k")
         shards = [each for each in (await self.stream.describe()).shards if each.state == "open"]
         await self.stream.split(shards[0].number)
+        await self.log.append(self.owe(), key=b"k")
+
+    async def end(self) -> None:
+        await self.log.close()
+        await super().end()
+
+
+class FollowingAStream(OnAStream):
+    async def begin(self) -> None:
+        await self.begin_stream(shards=2)
+        self.reader = await self.client.stream("s").open_reader(follow=True)
         await self.log.append(self.owe(), key=b"k")
 
     async def turn(self) -> None:
@@ -128,10 +138,6 @@ class FollowingAStream(Life):
 
     def why(self) -> Reason | None:
         return next(iter(self.reader.why().values()), None)
-
-    async def end(self) -> None:
-        await self.log.close()
-        await super().end()
 
 
 class StandingBy(Life):

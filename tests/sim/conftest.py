@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -15,11 +14,7 @@ def nothing_is_told_later() -> Iterator[None]:
     """A story that fails as it should keeps its history until the test is over. What a first look
     of the collector ends may leave a coroutine behind, so there is a second one.
 
-    What was there before the test stays frozen all the time. Else the first history that is over
-    thaws it, and each later collection looks through everything that pytest holds: a third of a
-    second in a run of all tests."""
-    with collected_at_the_end(), pytest.MonkeyPatch.context() as patch:
-        for name in ("freeze", "unfreeze"):
-            patch.setattr(gc, name, lambda: None)
-        with collected_at_the_end():
-            yield
+    What was there before the test stays frozen all the time: to look through everything that pytest
+    holds takes a third of a second in a run of all tests."""
+    with collected_at_the_end(), collected_at_the_end():
+        yield

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dlog import backends
-from dlog.testing.sim.corpus import STALE
 from dlog.testing.sim.planted import all_plants, planted
+from dlog.testing.sim.runs import STALE
 
 _LETTERS = "tests.unit.groups.test_dead_letters"
 _APPENDER = "tests.unit.ledger.bookkeeper.test_appender_core"

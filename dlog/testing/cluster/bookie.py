@@ -146,7 +146,7 @@ class Bookie(JavaProcess):
     def thaw(self) -> None:
         """Serves from when its session in ZooKeeper is known to live: the registration from before
         may be about to expire."""
-        if self.pid is not None:
+        if self.pid is not None and self._zookeeper.ask("srvr"):
             self._heard_before_thaw = self._zookeeper.heard_of_owner(self._node())
         super().thaw()
 

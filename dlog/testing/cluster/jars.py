@@ -77,6 +77,7 @@ def find_maven() -> Path | None:
 
 def why_not(version: str = BOOKKEEPER_DEFAULT) -> str | None:
     """One sentence that says what is missing for a cluster here; None when nothing is."""
+    kept_in = cache_directory(version)  # a release that is not known is refused
     java = find_java()
     if java is None:
         return "no java on PATH (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless maven)"
@@ -84,7 +85,7 @@ def why_not(version: str = BOOKKEEPER_DEFAULT) -> str | None:
     if release is None or release < JAVA_RELEASE_MIN:
         told = "of an unknown release" if release is None else f"release {release}"
         return f"{java} is {told}; BookKeeper needs Java {JAVA_RELEASE_MIN} or newer"
-    if find_maven() is None and _kept(cache_directory(version)) is None:
+    if find_maven() is None and _kept(kept_in) is None:
         return "no mvn on PATH (Debian, Ubuntu: apt-get install maven)"
     return None
 

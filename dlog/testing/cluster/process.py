@@ -168,17 +168,19 @@ class JavaProcess:
         self.kill()
 
     def freeze(self) -> None:
-        """Returns when every thread of it stands still, which is not at once on a busy machine."""
+        """Returns when every thread of it stands still, which is not at once on a busy machine.
+        Raises `Unavailable` for one that is down or ends meanwhile."""
         self._signal(signal.SIGSTOP)
         end_s = time.monotonic() + STOP_TIMEOUT_S
         while (pid := self.pid) is not None:
             # WNOWAIT: its end, too, is for others to collect.
             seen = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is not None:
+            if seen is not None and seen.si_code == os.CLD_STOPPED:
                 return
             if time.monotonic() > end_s:
                 raise Unavailable(f"{self.name} is not frozen after {STOP_TIMEOUT_S:.0f} s")
             time.sleep(FREEZE_POLL_S)
+        raise Unavailable(f"{self.name} is not running, so it cannot be frozen")
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from dlog.errors import ConfigError
 from dlog.testing.cluster.authority import Identity
 
 
@@ -46,6 +47,8 @@ SASL_SETTINGS: Mapping[str, str] = {
 def bookie_users(users: Mapping[str, str], at: Path) -> tuple[str, ...]:
     """Writes the JAAS file of bookies that want DIGEST-MD5 (with `SASL_SETTINGS`); the properties
     of the virtual machine that name it. Names and passwords have no quotes."""
+    if any(char in word for pair in users.items() for word in pair for char in '"\\\n'):
+        raise ConfigError("a name or password has a quote, a backslash or a line break")
     lines = "".join(f'    user_{user}="{password}"\n' for user, password in users.items())
     module = "org.apache.zookeeper.server.auth.DigestLoginModule"
     at.touch(0o600)

@@ -90,24 +90,28 @@ class ZooKeeper(JavaProcess):
     def has_ephemeral(self, path: str) -> bool:
         """Whether some session keeps this node alive. A server that says nothing does not say no:
         it is asked again, and in the end it is `Unavailable`."""
-        end_s = time.monotonic() + DUMP_TIMEOUT_S
-        while DUMP_SIGN not in (told := self.ask("dump")):
-            if time.monotonic() > end_s:
-                raise Unavailable(f"ZooKeeper at {self.hosts} does not tell who is registered")
-            time.sleep(POLL_S)
-        return path in (line.strip() for line in told.splitlines())
+        return path in (line.strip() for line in self._dump().splitlines())
 
     def heard_of_owner(self, path: str) -> tuple[str, int] | None:
         """The session that keeps this node alive, and how many requests came by its connection (0
-        without one): a second answer that differs says that it lives. None: there is no node."""
+        without one): a second answer that differs says that it lives. None: there is no node. A
+        server that says nothing is `Unavailable`."""
         owner = None
-        for line in self.ask("dump").splitlines():
+        for line in self._dump().splitlines():
             if line.startswith("0x"):
                 owner = line.rstrip(":")
             elif line.strip() == path and owner is not None:
                 found = re.search(rf"recved=(\d+),.*\bsid={owner},", self.ask("cons"))
                 return owner, int(found[1]) if found else 0
         return None
+
+    def _dump(self) -> str:
+        end_s = time.monotonic() + DUMP_TIMEOUT_S
+        while DUMP_SIGN not in (told := self.ask("dump")):
+            if time.monotonic() > end_s:
+                raise Unavailable(f"ZooKeeper at {self.hosts} does not tell who is registered")
+            time.sleep(POLL_S)
+        return told
 
     def release(self) -> None:
         """After the last stop: the port may go to others."""

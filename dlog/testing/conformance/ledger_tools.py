@@ -36,6 +36,8 @@ def in_time() -> asyncio.Timeout:
 
 
 def behaviour(check: Check) -> Check:
+    if check.__name__ in ALL:
+        raise ValueError(f"two checks have one name: {check.__name__}")
     ALL[check.__name__] = check
     return check
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import math
 import sys
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ from dlog.testing.sim.planted.shown import show
 from dlog.testing.sim.runs import (
     Finding,
     SavedTape,
+    StalePlant,
     Tally,
     hunt,
     load_tape,
@@ -42,31 +44,31 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="many histories of a world")
     run.add_argument("world", choices=worlds)
     run.add_argument("--seeds", nargs=2, type=int, metavar=("FIRST", "COUNT"))
-    run.add_argument("--seconds", type=float)
+    run.add_argument("--seconds", type=_seconds)
     run.add_argument("--first", type=int, default=0, help="the first seed, with --seconds")
     _fixing(run)
     run.set_defaults(do=_run)
 
     tell = commands.add_parser("tell", help="one history, in words")
     tell.add_argument("world", choices=worlds)
-    tell.add_argument("which", metavar="SEED|TAPE.json")
+    tell.add_argument("which", type=_which, metavar="SEED|TAPE.json")
     tell.add_argument("--plain", action="store_true", help="lines instead of a chart")
-    tell.add_argument("--plant", help="with this bug planted")
+    tell.add_argument("--plant", type=_plant, help="with this bug planted")
     _fixing(tell)
     tell.set_defaults(do=_tell)
 
     shrunk = commands.add_parser("shrink", help="the smallest tape that breaks the same promise")
     shrunk.add_argument("world", choices=worlds)
-    shrunk.add_argument("which", metavar="SEED|TAPE.json")
+    shrunk.add_argument("which", type=_which, metavar="SEED|TAPE.json")
     shrunk.add_argument("-o", "--output", type=Path)
-    shrunk.add_argument("--seconds", type=float, default=60.0)
-    shrunk.add_argument("--plant", help="with this bug planted")
+    shrunk.add_argument("--seconds", type=_seconds, default=60.0)
+    shrunk.add_argument("--plant", type=_plant, help="with this bug planted")
     _fixing(shrunk)
     shrunk.set_defaults(do=_shrink)
 
     plants = commands.add_parser("plants", help="which planted bugs are noticed, by what, how fast")
-    plants.add_argument("names", nargs="*", metavar="NAME")
-    plants.add_argument("--seconds", type=float, default=60.0, help="for each of them")
+    plants.add_argument("names", nargs="*", metavar="NAME", type=_plant)
+    plants.add_argument("--seconds", type=_seconds, default=60.0, help="for each of them")
     plants.add_argument(
         "--record",
         action="store_true",
@@ -89,19 +91,56 @@ def main(arguments: list[str] | None = None) -> int:
     plants.set_defaults(do=_plants)
 
     shrinkage = commands.add_parser("shrinkage", help="how small failures of planted bugs become")
-    shrinkage.add_argument("names", nargs="*", metavar="NAME")
-    shrinkage.add_argument("--seconds", type=float, default=60.0, help="for each of them")
+    shrinkage.add_argument("names", nargs="*", metavar="NAME", type=_plant)
+    shrinkage.add_argument("--seconds", type=_seconds, default=60.0, help="for each of them")
     shrinkage.set_defaults(do=_shrinkage)
 
     digest = commands.add_parser("digest", help="a line for the transcript of each history")
     digest.add_argument("world", choices=worlds)
     digest.add_argument("first", type=int)
-    digest.add_argument("count", type=int)
+    digest.add_argument("count", type=_count)
     digest.set_defaults(do=_digest)
 
     chosen = parser.parse_args(arguments)
+    if getattr(chosen, "seeds", None) and chosen.seeds[1] < 1:
+        parser.error(f"--seeds: {chosen.seeds[1]} histories prove nothing: give a number from 1 on")
+    tape = getattr(chosen, "which", None)
+    if isinstance(tape, SavedTape) and tape.world != chosen.world:
+        parser.error(f"the tape is of the world {tape.world}, not of {chosen.world}")
     status: int = chosen.do(chosen)
     return status
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} histories prove nothing: give a number from 1 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not 0.0 < float(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} seconds prove nothing: give a number above 0")
+    return float(text)
+
+
+def _plant(name: str) -> str:
+    if name not in all_plants():
+        raise argparse.ArgumentTypeError(f"no planted bug {name!r}: `plants` names them all")
+    return name
+
+
+def _which(text: str) -> int | SavedTape:
+    """A seed, or a tape that is kept."""
+    try:
+        return load_tape(Path(text)) if text.endswith(".json") else int(text)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise argparse.ArgumentTypeError(f"no seed and no tape: {text!r} ({error!r})") from None
+
+
+def _option(text: str) -> str:
+    if not text.partition("=")[0].isidentifier() or "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OPTION=VALUE")
+    return text
 
 
 def _fixing(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +148,7 @@ def _fixing(parser: argparse.ArgumentParser) -> None:
         "--fix",
         action="append",
         default=[],
+        type=_option,
         metavar="OPTION=VALUE",
         help="an option of the weather, instead of drawing it",
     )
@@ -127,7 +167,7 @@ def _fixed(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _run(chosen: argparse.Namespace) -> int:
     first, count = chosen.seeds or (chosen.first, None)
-    seconds = chosen.seconds if count is not None or chosen.seconds else 10.0
+    seconds = chosen.seconds if count is not None or chosen.seconds is not None else 10.0
     tally = run_many(chosen.world, first, count, seconds=seconds, **_fixed(chosen))
     _show(tally)
     return 1 if tally.findings else 0
@@ -157,12 +197,11 @@ def _show(tally: Tally) -> None:
 
 
 def _chance_of(chosen: argparse.Namespace, fixed: dict[str, Any], *, told: bool) -> Chance:
-    if chosen.which.endswith(".json"):
-        tape = load_tape(Path(chosen.which))
-        for name, value in tape.fixed.items():
+    if isinstance(chosen.which, SavedTape):
+        for name, value in chosen.which.fixed.items():
             fixed.setdefault(name, value)
-        return tape.chance(told=told)
-    return of_seed(int(chosen.which), told=told)
+        return chosen.which.chance(told=told)
+    return of_seed(chosen.which, told=told)
 
 
 def _planted(chosen: argparse.Namespace, fixed: dict[str, Any]) -> Any:
@@ -228,7 +267,12 @@ def _plants(chosen: argparse.Namespace) -> int:
     killed, shown, unexplained = 0, 0, []
     for name in names:
         plant = known[name]
-        found = hunt(plant, seconds=chosen.seconds)
+        try:
+            found = hunt(plant, seconds=chosen.seconds)
+        except StalePlant as error:
+            unexplained.append(name)
+            _say(f"stale     {error}")
+            continue
         if found.finding is not None:
             killed += 1
             _say(
@@ -237,6 +281,7 @@ def _plants(chosen: argparse.Namespace) -> int:
             )
             continue
         told = show(plant)
+        is_explained = plant.survives is not None and plant.shown_by is None
         if told is not None:
             shown += 1
             _say(f"shown     {name:<52} {plant.rule:<16} by {told.by}, {told.took_s:6.2f} s")
@@ -244,15 +289,21 @@ def _plants(chosen: argparse.Namespace) -> int:
         _say(
             f"survives  {name:<52} {plant.rule:<16} "
             f"{found.histories} histories of {plant.world}, {found.took_s:.1f} s: "
-            f"{plant.survives or 'UNEXPLAINED'}"
+            f"{plant.survives if is_explained else _unexplained(plant)}"
         )
-        if plant.survives is None:
+        if not is_explained:
             unexplained.append(name)
     _say(
         f"\n{killed} of {len(names)} killed by histories, {shown} by the test that each names, "
         f"{len(unexplained)} of the others unexplained"
     )
     return 1 if unexplained else 0
+
+
+def _unexplained(plant: Plant) -> str:
+    if plant.survives is None:
+        return "UNEXPLAINED"
+    return f"UNEXPLAINED: {plant.shown_by} does not fail, or is not here"
 
 
 def _record(chosen: argparse.Namespace, known: dict[str, Plant]) -> int:
@@ -282,7 +333,7 @@ def _table(chosen: argparse.Namespace, known: dict[str, Plant]) -> int:
         deaths.append(tiers.death_of(known[name], hunted=chosen.tier == "test"))
         _say(str(deaths[-1]))
     _say("\n" + "\n".join(tiers.summary(deaths)))
-    return 0
+    return 1 if any(each.tier is None for each in deaths) else 0
 
 
 def _reduce(known: dict[str, Plant]) -> int:
@@ -319,17 +370,19 @@ def _shrinkage(chosen: argparse.Namespace) -> int:
         f"\n{small} of {tried} failures became {NONZERO_GOAL} draws or fewer, "
         f"in {time.monotonic() - began_s:.0f} s"
     )
-    return 0 if tried and small >= 0.8 * tried else 1
+    return 0 if tried == len(names) and small >= 0.8 * tried else 1
 
 
 def _digest(chosen: argparse.Namespace) -> int:
+    broken = 0
     for seed in range(chosen.first, chosen.first + chosen.count):
         chance = of_seed(seed, told=True)
         world, finding = run_one(chosen.world, chance, told=True)
         told = [story.table(chance.story), "" if world is None else story.transcript(world)]
         text = "\n".join([*told, str(finding), str(chance.tape.drawn)])
         _say(f"{seed} {hashlib.sha256(text.encode()).hexdigest()}")
-    return 0
+        broken += finding is not None
+    return 1 if broken else 0
 
 
 def _say(text: str) -> None:

@@ -16,16 +16,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dlog.errors import ConfigError
 from dlog.testing.sim.planted import Plant, planted
-from dlog.testing.sim.runs import Finding, Hunt, collected_here, hunt, run_many, run_seed
+from dlog.testing.sim.runs import (
+    STALE,
+    Finding,
+    Hunt,
+    collected_here,
+    hunt,
+    run_many,
+    run_seed,
+)
+from dlog.testing.sim.worlds import WORLDS
 
 FILE = Path(__file__).parent / "planted" / "telling.json"
 CANDIDATES = 5
 CHEAPER_S = 0.5  # of processor time, for a cheaper history than the first one
 # A world whose telling histories take fewer events than this together keeps all of them.
 EVENTS_KEPT_MAX = 800_000
-# A bug that does not fit the code any more raises one of these, and shows nothing.
-STALE = (AttributeError, NameError, TypeError)
 
 
 class NoLongerTelling(UserWarning):
@@ -58,9 +66,8 @@ class Telling:
 
 
 def load(path: Path | None = None) -> dict[str, Telling]:
-    """By the name of the bug."""
-    path = path or FILE
-    found = (_of(each) for each in json.loads(path.read_text())) if path.exists() else ()
+    """By the name of the bug. A file that is not there is an error: no history proves nothing."""
+    found = (_of(each) for each in json.loads((path or FILE).read_text()))
     return {each.name: each for each in found}
 
 
@@ -88,6 +95,8 @@ def _untied(value: Any) -> Any:
 
 def corpus(world: str) -> list[Telling]:
     """The histories of this world that are played without any bug."""
+    if world not in WORLDS:
+        raise ConfigError(f"no world {world!r}; known are {', '.join(WORLDS)}")
     return [each for each in recorded().values() if each.world == world and each.is_played]
 
 

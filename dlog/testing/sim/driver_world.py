@@ -16,6 +16,7 @@ import contextlib
 import gc
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -313,7 +314,7 @@ class DriverHistory:
 
     def _check_nothing_is_left(self) -> None:
         self.world.run(until_ms=self.world.now_ms + SETTLE_MS)
-        for process in self.cluster.processes.values():
+        for process in self.cluster.processes:
             self._check_left(process)
 
     def _judge(self) -> None:
@@ -336,7 +337,7 @@ def settings(world: World) -> Iterator[list[str]]:
     logger = logging.getLogger("dlog")
     level, propagates, had_gc = logger.level, logger.propagate, gc.isenabled()
     handler = _Notes(world)
-    hook = sys.unraisablehook
+    hook, thread_hook = sys.unraisablehook, threading.excepthook
 
     def unraisable(about: Any) -> None:
         told.append(f"{about.err_msg or 'ignored'}: {about.exc_value!r} in {about.object!r}")
@@ -344,8 +345,12 @@ def settings(world: World) -> Iterator[list[str]]:
     def showwarning(message: Any, *_: Any, **__: Any) -> None:
         told.append(str(message))
 
+    def raised_in_thread(about: Any) -> None:
+        told.append(f"{about.exc_value!r} in {about.thread!r}")
+
     gc.disable()
     sys.unraisablehook = unraisable
+    threading.excepthook = raised_in_thread
     logger.propagate = False
     logger.setLevel(logging.INFO if world.is_told else logging.CRITICAL + 1)
     logger.addHandler(handler)
@@ -358,7 +363,7 @@ def settings(world: World) -> Iterator[list[str]]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagates
-        sys.unraisablehook = hook
+        sys.unraisablehook, threading.excepthook = hook, thread_hook
         if had_gc:
             gc.enable()
 

@@ -14,14 +14,21 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_inside = 0  # of how many
+
 
 @contextmanager
 def collected_at_the_end() -> Iterator[None]:
-    """Collects what became garbage inside, and only that, in silence."""
-    gc.freeze()
+    """Collects what became garbage inside, and only that, in silence. Inside another one, what was
+    there before the outer one stays frozen until that one ends."""
+    global _inside
+    if not _inside:
+        gc.freeze()
+    _inside += 1
     try:
         yield
     finally:
+        _inside -= 1
         hook = sys.unraisablehook
         sys.unraisablehook = _ignore
         try:
@@ -30,7 +37,8 @@ def collected_at_the_end() -> Iterator[None]:
                 gc.collect()
         finally:
             sys.unraisablehook = hook
-            gc.unfreeze()
+            if not _inside:
+                gc.unfreeze()
 
 
 def forget_frames(error: BaseException | None) -> None:

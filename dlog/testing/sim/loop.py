@@ -12,13 +12,14 @@ outside meanwhile (bytes, replies) are handed in.
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import math
 import sys
 import weakref
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,14 @@ _BUSY_MS = 20.0
 
 OnThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
 Connect = Callable[[Callable[[], asyncio.Protocol], str, int], Awaitable[asyncio.Transport]]
+
+
+def held_failures() -> list[asyncio.Future[Any]]:
+    """Futures that failed, are still held, and whose failure was never retrieved. asyncio keeps no
+    list of futures: a program may make one by `Future()`, `Task()` or `gather()`. The collector
+    knows them; what is frozen was there before the history."""
+    futures = [each for each in gc.get_objects() if issubclass(type(each), asyncio.Future)]
+    return [each for each in futures if each._log_traceback]
 
 
 class SimHandle(events.Handle):
@@ -174,10 +183,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         """That have not ended. As `asyncio.all_tasks`, which looks at those of all loops."""
         return {task for task in self._known() if not task.done()}
 
-    def failed_unheard(self) -> list[asyncio.Task[Any]]:
-        """That raised, are still held by somebody, and were never awaited."""
-        over = [task for task in self._known() if task.done() and not task.cancelled()]
-        return [task for task in over if task._log_traceback]
+    def failed_unheard(
+        self, others: Iterable[asyncio.Future[Any]] = ()
+    ) -> list[asyncio.Future[Any]]:
+        """Tasks that raised, are still held, and were never awaited. `others` are failures that
+        `held_failures` found: futures, and tasks that this loop did not make."""
+        failed: dict[int, asyncio.Future[Any]] = {
+            id(each): each for each in self._known() if each._log_traceback
+        }
+        failed |= {id(each): each for each in others if each.get_loop() is self}
+        return list(failed.values())
 
     def _known(self) -> list[asyncio.Task[Any]]:
         known = [task() for task in self._tasks]

@@ -74,7 +74,7 @@ class LoopCluster:
             for name in (f"b{number}" for number in range(bookies))
         }
         self.network = Network(world, self.servers, self.climate.roads)
-        self.processes: dict[str, LoopProcess] = {}
+        self.processes: list[LoopProcess] = []  # one that died may have a successor of its name
         self._cuts = 0
         self._addresses = {(name, _PORT): name for name in self.servers}
         self._begin_tree()
@@ -96,11 +96,11 @@ class LoopCluster:
             self._addresses,
             climate.streams,
         )
-        self.processes[name] = process
+        self.processes.append(process)
         return process
 
     def dispose(self) -> None:
-        for process in self.processes.values():
+        for process in self.processes:
             process.dispose()
 
     # --- what bookies keep in the metadata store
@@ -170,7 +170,7 @@ class LoopCluster:
             server.go_on()
             self.turn(server, Mode.WRITABLE)
             self.start(server)
-        for process in self.processes.values():
+        for process in self.processes:
             process.thaw()
 
     def _let_trouble_come(self) -> None:
@@ -242,7 +242,7 @@ class LoopCluster:
             self._for_a_while(lambda: self.start(server))
 
     def _road(self) -> tuple[LoopProcess, str] | None:
-        alive = [each for each in self.processes.values() if each.is_alive]
+        alive = [each for each in self.processes if each.is_alive]
         if not alive:
             return None
         process = self.world.chance.pick(alive, "a process")

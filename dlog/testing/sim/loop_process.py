@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from dlog.client import Client
@@ -173,22 +173,22 @@ class LoopProcess:
         for meta in self._metas:
             self.tree.expire(meta)
 
-    def left(self) -> list[str]:
+    def left(self, others: Iterable[asyncio.Future[Any]] = ()) -> list[str]:
         """What a process that has closed everything still has; and what went wrong unheard."""
         return [
             *self.loop.left(),
             *map(repr, self.stack.open),
-            *self.unheard(),
+            *self.unheard(others),
         ]
 
-    def unheard(self) -> list[str]:
+    def unheard(self, others: Iterable[asyncio.Future[Any]] = ()) -> list[str]:
         """What went wrong, and nobody caught or awaited. Of a task that somebody still holds
-        asyncio would tell when it is collected."""
+        asyncio would tell when it is collected. `others`: see `SimLoop.failed_unheard`."""
         told = [f"unheard: {_told(each)}" for each in self.loop.unheard]
-        failed = self.loop.failed_unheard()
+        failed = self.loop.failed_unheard(others)
         for each in failed:
             each._log_traceback = False  # told here
-        held = [f"{each.exception()!r} in {each.get_name()} of {self.name}" for each in failed]
+        held = [f"{each.exception()!r} in {_name_of(each)} of {self.name}" for each in failed]
         return [*told, *sorted(f"unheard: never awaited: {each}" for each in held)]
 
     def dispose(self) -> None:
@@ -212,6 +212,10 @@ class LoopProcess:
         self._kept = []
         for ledgers in self._ledgers:
             ledgers._closed = True  # whoever still holds it, it does not complain any more
+
+
+def _name_of(failed: asyncio.Future[Any]) -> str:
+    return failed.get_name() if isinstance(failed, asyncio.Task) else "a future"
 
 
 def _told(context: dict[str, Any]) -> str:

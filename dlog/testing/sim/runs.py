@@ -86,7 +86,9 @@ class Tally:
         return 60 * self.histories / self.took_s if self.took_s else 0.0
 
     def check(self) -> None:
-        """Raises the first finding, if there is any."""
+        """Raises the first finding, if there is any. Without a history nothing is proven."""
+        if not self.histories:
+            raise ValueError(f"no history of {self.world} was played: they prove nothing")
         for finding in self.findings:
             raise Violation(finding.promise, f"{finding.what}\n{finding}") from finding.error
 
@@ -163,6 +165,13 @@ def _run_many(
 
 # --- planted bugs
 
+# A bug that does not fit the code any more raises one of these, and shows nothing.
+STALE = (AttributeError, NameError, TypeError)
+
+
+class StalePlant(Exception):
+    """A planted bug raised where it was planted. That is noticed by any test, and proves none."""
+
 
 @dataclass(slots=True)
 class Hunt:
@@ -180,6 +189,8 @@ def hunt(
     with planted(plant):
         tally = run_many(plant.world, first, count, seconds=seconds, stops=True, **plant.fixed)
     finding = tally.findings[0] if tally.findings else None
+    if finding is not None and isinstance(finding.error, STALE):
+        raise StalePlant(f"{plant.name} does not fit the code any more: {finding}")
     return Hunt(plant, tally.histories, tally.took_s, finding)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import math
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Literal
@@ -14,13 +15,14 @@ from typing import Any, Literal
 from dlog import uri
 from dlog.client import Client
 from dlog.drive import Stores
-from dlog.errors import DlogError
+from dlog.errors import ConfigError, DlogError, Retry
 from dlog.ids import MessageId
 from dlog.reader.reader import Reader
 from dlog.standby.standby import Standby
 from dlog.testing.sim.driver_swarm import draw_driver_weather
 from dlog.testing.sim.driver_world import settings
 from dlog.testing.sim.garbage import collected_at_the_end, forget_frames
+from dlog.testing.sim.loop import held_failures
 from dlog.testing.sim.loop_cluster import Climate, LoopCluster
 from dlog.testing.sim.loop_process import LoopProcess, silence
 from dlog.testing.sim.metadata import MetaManners
@@ -59,7 +61,7 @@ class Elsewhere:
 
     def freeze(self, seconds: float) -> None:
         """As if stopped, or asleep: it takes no part for so long, and does not know."""
-        self._process.freeze(seconds * 1000)
+        self._process.freeze(_ms(seconds))
 
     def kill(self) -> None:
         """Nothing of it runs again: no `finally`, no farewell."""
@@ -116,7 +118,7 @@ class Simulation:
 
     async def pass_time(self, seconds: float) -> None:
         """Virtual, as all time here is: nobody really waits."""
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(_ms(seconds) / 1000)
 
     def note(self, text: str) -> None:
         """A line of the story."""
@@ -162,7 +164,9 @@ class Simulation:
                     try:
                         log = await client.open_writer(name, owner=rival)
                         break
-                    except DlogError:
+                    except DlogError as error:
+                        if error.retry is Retry.NEVER:
+                            raise
                         await asyncio.sleep(0.1)
                 async with log:
                     for value in values:
@@ -173,17 +177,20 @@ class Simulation:
 
     async def lose_bookie(self, seconds: float = _LASTS_MS / 1000) -> None:
         """It is killed, and comes back after a while."""
-        server = self._bookie()
+        lasts_ms, server = _ms(seconds), self._bookie()
         self.cluster.kill(server)
-        self.world.after(seconds * 1000, lambda: self.cluster.start(server))
+        self.world.after(lasts_ms, lambda: self.cluster.start(server))
 
     async def stop_bookie(self, seconds: float = _LASTS_MS / 1000) -> None:
         """It answers nothing for a while, and then everything."""
-        server = self._bookie()
+        lasts_ms, server = _ms(seconds), self._bookie()
         server.stop()
-        self.world.after(seconds * 1000, server.go_on)
+        self.world.after(lasts_ms, server.go_on)
 
     async def slow_bookie(self, factor: float = 100.0, seconds: float = _LASTS_MS / 1000) -> None:
+        lasts_ms = _ms(seconds)
+        if not factor >= 1.0:
+            raise ConfigError(f"factor={factor!r}: a number from 1 on, by which it is slower")
         server = self._bookie()
         self.world.note(f"{server.bookie_id} is {factor:g} times slower")
         server.slow = factor
@@ -191,7 +198,7 @@ class Simulation:
         def recover() -> None:
             server.slow = 1.0
 
-        self.world.after(seconds * 1000, recover)
+        self.world.after(lasts_ms, recover)
 
     async def break_connections(self) -> None:
         """All of this process."""
@@ -201,6 +208,7 @@ class Simulation:
 
     async def lose_replies(self, seconds: float = 0.2) -> None:
         """Of the metadata store, for a while: what was asked for may have been done."""
+        lasts_ms = _ms(seconds)
         self.world.note("replies of the metadata store get lost")
         manners = self.cluster.climate.meta
         before, manners.reply_lost = manners.reply_lost, 0.5
@@ -208,11 +216,11 @@ class Simulation:
         def recover() -> None:
             manners.reply_lost = before
 
-        self.world.after(seconds * 1000, recover)
+        self.world.after(lasts_ms, recover)
 
     async def oversleep(self, seconds: float = 0.5) -> None:
         """This process is stopped, as a laptop that is shut; it does not notice by itself."""
-        self.process.freeze(seconds * 1000)
+        self.process.freeze(_ms(seconds))
         await asyncio.sleep(0)
 
     def heal(self) -> None:
@@ -236,13 +244,30 @@ class Simulation:
             self.chance.tell(value, f"trouble: {name}")
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """The test, and whatever it leaves open is closed."""
+        """The test, and whatever it leaves open is closed. All is well by then, so a close that
+        fails tells of an append that failed and that the test did not wait for."""
+        failure: BaseException | None = None
         try:
             await work
-        finally:
-            for client in self._clients:
-                with contextlib.suppress(DlogError):
-                    await client.close()
+        except GeneratorExit:
+            raise  # the history is over
+        except BaseException as error:  # noqa: BLE001 - raised below; also a skip of pytest
+            failure = error
+        self.heal()
+        for client in self._clients:
+            try:
+                await client.close()
+            except DlogError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def _ms(seconds: float) -> float:
+    """Zero is allowed: a benign history draws it."""
+    if not 0.0 <= seconds < math.inf:
+        raise ConfigError(f"seconds={seconds!r}: a number from 0 on")
+    return seconds * 1000
 
 
 def run_history(
@@ -270,7 +295,7 @@ def run_history(
         finally:
             with silence():
                 sim.cluster.dispose()
-                for process in sim.cluster.processes.values():
+                for process in sim.cluster.processes:
                     PROCESSES.pop(process.loop, None)
                 forget_frames(error)
                 del sim, task, process
@@ -290,9 +315,11 @@ def _check_left(sim: Simulation, unheard: list[str]) -> None:
     sim.world.run(until_ms=sim.world.now_ms + 1_000.0)
     gc.collect(0)
     # What a process did before it was killed tells nothing.
-    alive = [each for each in sim.cluster.processes.values() if each.is_alive]
-    left = sim.process.left() if sim.process in alive else []
-    unheard += [told for each in alive if each is not sim.process for told in each.unheard()]
+    alive = [each for each in sim.cluster.processes if each.is_alive]
+    held = held_failures()
+    left = sim.process.left(held) if sim.process in alive else []
+    others = [each for each in alive if each is not sim.process]
+    unheard += [told for each in others for told in each.unheard(held)]
     if left or unheard:
         raise Violation("left behind", "; ".join([*left, *unheard][:5]))
 
@@ -307,12 +334,14 @@ def simulated_clients(world: World) -> Iterator[list[str]]:
     """Whatever is opened on the loop of a simulated process is opened in its world; and when the
     story is told, it tells what programs asked for. Gives the names of the logs that are
     written."""
-    real = Client._open_stores
 
     def open_stores(self: Client, *, create: bool) -> Stores:
         process = PROCESSES.get(asyncio.get_running_loop())
         if process is None:
-            return real(self, create=create)
+            raise RuntimeError(
+                "a simulated test opens logs by the async API, dlog.aio: another thread, as that "
+                "of the sync API, is not simulated"
+            )
         return process.new_stores(self._metrics)
 
     names: list[str] = []

@@ -10,7 +10,7 @@ from typing import Literal
 from dlog.testing.sim import corpus
 from dlog.testing.sim.planted import Plant, planted
 from dlog.testing.sim.planted.shown import show
-from dlog.testing.sim.runs import hunt
+from dlog.testing.sim.runs import STALE, hunt
 
 Tier = Literal["check", "test"]
 
@@ -67,7 +67,7 @@ def _is_noticed_by_corpus(plant: Plant) -> bool:
     with planted(plant):
         for telling in histories:
             finding = corpus.play(telling)
-            if finding is not None and not isinstance(finding.error, corpus.STALE):
+            if finding is not None and not isinstance(finding.error, STALE):
                 return True
     return False
 

@@ -23,6 +23,7 @@ import contextlib
 import functools
 import inspect
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
@@ -60,6 +61,10 @@ class Plan:
     seed: int = 0
     tape: str | None = None
     shrink_s: float = SHRINK_S
+
+    def __post_init__(self) -> None:
+        if self.histories is not None and self.histories < 1:
+            raise ConfigError(f"histories={self.histories!r}: a number from 1 on")
 
 
 PLAN = Plan()
@@ -100,6 +105,7 @@ def simulate(
 
         run.__name__, run.__qualname__ = test.__name__, test.__qualname__
         run.__doc__, run.__module__ = test.__doc__, test.__module__
+        run.__dict__.update(vars(test))  # pytest's marks
         is_method = bool(parameters) and parameters[0].name == "self"
         others = parameters[:1] + parameters[2:] if is_method else parameters[1:]
         run.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
@@ -163,11 +169,22 @@ def read_tape(text: str) -> list[float]:
     if text.endswith(".json"):
         saved = json.loads(Path(text).read_text())
         return list(saved["values"] if isinstance(saved, dict) else saved)
-    draws = dict(each.split(":") for each in text.split(",") if each)
-    values = [0.0] * (max(map(int, draws), default=-1) + 1)
-    for at, value in draws.items():
-        values[int(at)] = float(value)
-    return values
+    draws: dict[int, float] = {}
+    for each in filter(None, text.split(",")):
+        at, _, value = each.partition(":")
+        if re.fullmatch(r"\d+", at) is None or not _is_a_draw(value):
+            raise ConfigError(
+                f"tape {text!r}: {each!r} is not DRAW:VALUE, a value from 0 to below 1"
+            )
+        draws[int(at)] = float(value)
+    return [draws.get(at, 0.0) for at in range(max(draws, default=-1) + 1)]
+
+
+def _is_a_draw(value: str) -> bool:
+    try:
+        return 0.0 <= float(value) < 1.0
+    except ValueError:
+        return False
 
 
 def tape_text(values: Sequence[float]) -> str:

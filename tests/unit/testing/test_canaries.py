@@ -88,3 +88,21 @@ def test_what_a_run_leaves_behind_is_searched_before_it_is_kept(tmp_path: Path) 
     assert "history.jsonl shows of-the-key" in done.stderr
     step = (ROOT / ".ci" / "run").read_text()
     assert step.index("make -k test") < step.index('if ! .ci/kept "$transcript"')
+
+
+@pytest.mark.parametrize("label", ["", "Upper", "with space", "-dash", "digit1"])
+def test_a_name_that_no_canary_has_is_refused(label: str) -> None:
+    with pytest.raises(ValueError, match="no name of a canary"):
+        canary(label)
+
+
+def test_a_place_with_nothing_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([], [str(tmp_path / "nowhere")], [str(tmp_path)]):
+        assert main(words) == 2
+        assert "nothing to look at" in capsys.readouterr().err
+    (tmp_path / "told").write_text("nothing of it")
+    assert main([str(tmp_path)]) == 0
+    (tmp_path / canary("password")).mkdir()
+    assert main([str(tmp_path)]) == 1, "a directory's name shows, too"

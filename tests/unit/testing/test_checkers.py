@@ -265,6 +265,7 @@ def test_a_read_that_lacks_what_was_acked_before_is_refused() -> None:
 
 def test_a_message_begun_after_the_takeover_is_refused() -> None:
     told = good()
+    del told.events[-1 - len(PLACES) - 1 :]
     told.reading("final")
     told.opening("c")
     told.opened("c", 3)
@@ -295,6 +296,38 @@ def test_an_append_that_ends_twice_is_refused() -> None:
 def test_a_final_read_that_stopped_early_is_refused() -> None:
     told = good()
     assert "I24" in objections(told.events[:-1])
+
+
+def test_a_final_read_that_failed_is_refused() -> None:
+    told = good()
+    told.events[-1] = dataclasses.replace(told.events[-1], phase=Phase.UNKNOWN, error="Unavailable")
+    assert "I24" in objections(told.events)
+
+
+def test_a_reader_that_begins_or_ends_twice_is_refused() -> None:
+    told = good()
+    told.read("final")
+    assert "I24" in objections(told.events)
+    told = good()
+    told.reading("tail")
+    assert "I24" in objections(told.events), "what it delivered before would not be judged"
+
+
+def test_an_opening_that_ends_twice_is_refused() -> None:
+    told = good()
+    told.opened("b", 3)
+    assert "I24" in objections(told.events)
+
+
+def test_a_history_without_an_append_proves_nothing() -> None:
+    told = Told()
+    told.reading("final")
+    told.read("final")
+    with pytest.raises(AssertionError, match="nothing was appended"):
+        assert_holds(told.events, final="final")
+    for events in ([], [*told.events[1:]]):
+        with pytest.raises((ValueError, KeyError)):
+            assert_holds(events, final="final")
 
 
 def test_every_checker_objects_to_something() -> None:
@@ -335,3 +368,27 @@ def test_histories_are_merged_in_time_and_a_cut_line_is_left_out(tmp_path: Path)
     assert [event.process for event in events] == ["one", "two", "one", "two"]
     assert [event.phase for event in events[2:]] == [Phase.REFUSED, Phase.UNKNOWN]
     assert (events[3].winner, events[3].winner_epoch, events[3].error) == ("w", 7, "Fenced")
+
+
+def test_a_recorder_that_cannot_write_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path / "history", "one")
+    event = Event(op=Op.OPEN, phase=Phase.INVOKE, handle="x")
+    with monkeypatch.context() as cut:
+        cut.setattr("dlog.testing.history.os.write", lambda fd, line: len(line) - 1)
+        with pytest.raises(OSError, match="was cut"):
+            recorder.note(event)
+    recorder.close()
+    with pytest.raises(OSError, match="descriptor"):
+        recorder.note(event)
+
+
+def test_a_history_that_is_not_there_or_damaged_fails(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load([tmp_path / "nothing"])
+    (tmp_path / "damaged").write_text("{}\n")
+    with pytest.raises(FormatError):
+        load([tmp_path / "damaged"])
+    with pytest.raises(ValueError, match="no reader"):
+        assert_holds(load([]), final="final")

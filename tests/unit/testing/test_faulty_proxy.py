@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from dlog.errors import ConfigError
 from dlog.testing.faulty_proxy import LOOPBACK, FaultyProxy
 
 End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -136,4 +137,32 @@ async def test_it_refuses_and_accepts_again(proxy: FaultyProxy) -> None:
     welcome = await _connect(proxy)
     assert await _says_back(welcome, b"z")
     for end in (refused, welcome):
+        end[1].close()
+
+
+@pytest.mark.parametrize(("what", "value"), [("slice_bytes", -1), ("slice_bytes", 0)])
+async def test_a_slice_that_would_lose_everything_is_refused(what: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{what}={value}"):
+        setattr(FaultyProxy(1).to_client, what, value)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+async def test_a_delay_that_cannot_be_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="delay_s="):
+        FaultyProxy(1).to_server.delay_s = seconds
+
+
+async def test_a_proxy_that_was_not_started_has_no_address() -> None:
+    with pytest.raises(ConfigError, match="start the proxy first"):
+        _ = FaultyProxy(1).address
+
+
+async def test_a_server_that_is_away_is_a_reset() -> None:
+    gone = await asyncio.start_server(lambda reader, writer: None, LOOPBACK, 0)
+    port = gone.sockets[0].getsockname()[1]
+    gone.close()
+    await gone.wait_closed()
+    async with FaultyProxy(port) as proxy:
+        end = await _connect(proxy)
+        assert await _is_reset(end)
         end[1].close()

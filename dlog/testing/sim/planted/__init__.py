@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
+from dlog.errors import ConfigError
 from dlog.testing.sim.worlds import bring
 
 
@@ -55,6 +56,8 @@ class Plants:
     ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
         def register(bug: Callable[[Any], None]) -> Callable[[Any], None]:
             name = bug.__name__
+            if name in self.by_name:
+                raise ConfigError(f"two planted bugs have one name: {name}")
             self.by_name[name] = Plant(
                 name,
                 rule,
@@ -125,12 +128,11 @@ ROOMS = (
 
 
 def all_plants() -> dict[str, Plant]:
-    """Of all rooms that are there."""
+    """Of all rooms."""
     found: dict[str, Plant] = {}
     for room in ROOMS:
-        try:
-            module = import_module(f"{__name__}.{room}")
-        except ModuleNotFoundError:
-            continue
-        found.update(module.PLANTS)
+        plants: dict[str, Plant] = import_module(f"{__name__}.{room}").PLANTS
+        if twice := found.keys() & plants.keys():
+            raise ConfigError(f"two planted bugs have one name: {', '.join(sorted(twice))}")
+        found.update(plants)
     return found

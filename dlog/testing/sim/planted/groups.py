@@ -404,7 +404,7 @@ def a_shard_is_released_while_it_is_at_work(patch: Patch) -> None:
 
 
 @plants("LH flaw 9: a program is shut down", **{**CALM, **JOINED})
-def a_program_is_not_told_of_its_end(patch: Patch) -> None:
+def a_finished_program_is_not_shut_down(patch: Patch) -> None:
     def on_work_finished(self: WorkerCore, shard: str, now_s: float) -> None:
         consumer = self.consumers[shard]
         consumer.finished_work()

@@ -63,8 +63,11 @@ def show(plant: Plant) -> Shown | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """As a plugin: the bug that the environment names is there until the run ends."""
-    name = os.environ.get(ENV_PLANT)
-    if name:
-        bug = ExitStack()
-        bug.enter_context(planted(all_plants()[name]))
-        config.add_cleanup(bug.close)
+    plant = all_plants().get(name := os.environ.get(ENV_PLANT, ""))
+    if plant is None:
+        import pytest
+
+        raise pytest.UsageError(f"{ENV_PLANT}={name!r} names no planted bug")
+    bug = ExitStack()
+    bug.enter_context(planted(plant))
+    config.add_cleanup(bug.close)
