@@ -43,6 +43,7 @@ class Interrupts:
         self._is_open = False
         self._is_held = False
         self._is_step = False
+        self._alarm_before: Any = None  # while the time of a step runs
         self._cancel: Callable[[], object] | None = None
 
     @property
@@ -57,7 +58,7 @@ class Interrupts:
         self._begin()
         before: dict[int, Any] = {}
         try:
-            for each in (*SIGNALS, signal.SIGALRM):
+            for each in SIGNALS:
                 if signal.getsignal(each) not in (signal.SIG_IGN, None):
                     before[each] = signal.signal(each, self._on_signal)
         except ValueError:  # not the main thread: signals belong to the program around us
@@ -103,8 +104,10 @@ class Interrupts:
             self.told = done
         finally:
             self._is_step = False
-            if self.arrived:
+            if self._alarm_before is not None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, self._alarm_before)
+                self._alarm_before = None
         self.check()
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -141,10 +144,6 @@ class Interrupts:
         raise Interrupted(self.arrived[0])
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGALRM:
-            if self._is_open and self._is_step and self._is_pending:
-                self._raise()
-            return
         self.arrived.append(number)
         self._is_pending = True
         if len(self.arrived) >= KILLS:
@@ -155,8 +154,14 @@ class Interrupts:
         elif not self._is_open or self._is_held:
             return
         elif self._is_step and len(self.arrived) == 1:
+            alarm = signal.signal(signal.SIGALRM, self._on_alarm)
+            self._alarm_before = signal.SIG_DFL if alarm is None else alarm
             signal.setitimer(signal.ITIMER_REAL, STEP_S)
         else:
+            self._raise()
+
+    def _on_alarm(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_step and self._is_pending:
             self._raise()
 
 

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dlog import trace
+from dlog.cli import interrupts
 from dlog.cli.interrupts import INTERRUPTS
 
 FILE, WANTED = "TEST_MOMENTS", "TEST_SIGNAL"
 HANDLED_S = 60.0
+STEP_S = 600.0  # however slow the machine is, a step that goes on comes to its end
 
 
 def wanted(kind: str, number: int, which: signal.Signals, times: int = 1) -> str:
@@ -49,6 +51,7 @@ def arm(environment: Mapping[str, str]) -> None:
             reached("output")
         return really_write(fd, data)
 
+    interrupts.STEP_S = STEP_S
     really_write, os.write = os.write, write  # type: ignore[assignment]
     trace.listen(lambda point, side: reached("store"))
     atexit.register(lambda: Path(environment[FILE]).write_text(json.dumps(counted)))
