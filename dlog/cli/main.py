@@ -54,7 +54,9 @@ Exit codes:
   3    there is no such log or message
   4    another writer has the log: it fenced us, or --takeover left it in peace
   5    unavailable or out of time; trying again may help
-  130  Ctrl-C (143: SIGTERM, 129: SIGHUP)
+  129  interrupted by SIGHUP (the terminal is gone)
+  130  interrupted by Ctrl-C
+  143  interrupted by SIGTERM
 """
 
 
