@@ -111,12 +111,11 @@ def _code_with_output(code: int, settings: Settings) -> int:
     lost = settings.output.error
     if code != failures.OK:
         return code  # a failure was told already
-    if lost is None:
-        return INTERRUPTS.code if INTERRUPTS.arrived else code
-    if settings.output.is_left and settings.output.unheard is Unheard.DONE:
-        return failures.OK
-    failures.say(told(lost))
-    return failures.FAILED
+    is_done = settings.output.is_left and settings.output.unheard is Unheard.DONE
+    if lost is not None and not is_done:
+        failures.say(told(lost))
+        code = failures.FAILED
+    return INTERRUPTS.code if INTERRUPTS.arrived else code
 
 
 def _outcome(arguments: Iterable[str], settings: Settings) -> int:

@@ -80,6 +80,7 @@ class _Raw(io.RawIOBase):
 
     def _wait_for_room(self) -> None:
         """A signal gets through here: behind it, so much fits that a write does not block."""
+        INTERRUPTS.check()
         hurry_s = HURRY_S if INTERRUPTS.arrived else None
         if not select.select([], [self._fd], [], hurry_s)[1]:
             raise TimeoutError(errno.ETIMEDOUT, "its reader takes nothing")
