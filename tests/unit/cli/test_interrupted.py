@@ -82,11 +82,11 @@ def _anew(shell: Shell, kept: list[str]) -> None:
 
 
 def _some(calm: Counter[str], *, tells: bool) -> list[tuple[str, int]]:
-    """In the middle of the steps of the stores, before the first of them, and at the last output.
-    Of a command that changes nothing the first step is one as others."""
+    """In the middle of the steps of the stores, and at the last output; of a command that changes
+    nothing at one of them."""
     chosen = [("store", calm["store"] // 2)] if calm["store"] > 1 else []
-    chosen += [("store", 1)] if calm["store"] and not tells else []
-    return chosen + ([("output", calm["output"])] if calm["output"] else [])
+    chosen += [("output", calm["output"])] if calm["output"] else []
+    return chosen[-1:] if tells else chosen
 
 
 def _all(calm: Counter[str]) -> list[tuple[str, int]]:

@@ -64,28 +64,34 @@ def _next_seq(shell: Shell, log: str) -> int:
             return 0
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_a_line_that_is_not_understood(shell: Shell, bad: str) -> None:
+IN_FULL = pytest.mark.tier("full", seconds=1)
+# Each kind at one line, and in the tier `full` at the others.
+AT_LINES = [
+    pytest.param(bad, at, marks=() if (turn + place) % 3 == 0 else IN_FULL)
+    for turn, bad in enumerate(BAD)
+    for place, at in enumerate((1, 2, LINES))
+]
+
+
+@pytest.mark.parametrize(("bad", "at"), AT_LINES)
+def test_a_line_that_is_not_understood(shell: Shell, bad: str, at: int) -> None:
     line, why = BAD[bad]
     with dlog.connect(shell.url) as client:
         client.create_stream("clicks", shards=2)
     ways = [*product(("orders", "clicks"), ((), ("--sync",)), ("-", "lines"))]
-    turn = list(BAD).index(bad)
-    for place, at in enumerate((1, 2, LINES)):
-        log, sync, source = ways[(turn + 3 * place) % len(ways)]
-        lines = [GOOD] * LINES
-        lines[at - 1] = line
-        feed = b"\n".join(lines) + b"\n"
-        (shell.home / "lines").write_bytes(feed)
-        before = _next_seq(shell, log)
-        done = shell.dlog("produce", log, "--json", *sync, source, feed=feed, expect=1)
-        shown = "standard input" if source == "-" else "lines"
-        assert f"{shown}, line {at}: " in done.err
-        assert why in done.err
-        assert f"{at - 1} of {at - 1} messages acknowledged" in done.err
-        assert ("the last as " in done.err) is (at > 1)
-        assert len(done.lines) == (at - 1 if sync else 0)
-        assert _next_seq(shell, log) == before + at - 1
+    log, sync, source = ways[(list(BAD).index(bad) + 3 * at) % len(ways)]
+    lines = [GOOD] * LINES
+    lines[at - 1] = line
+    feed = b"\n".join(lines) + b"\n"
+    (shell.home / "lines").write_bytes(feed)
+    done = shell.dlog("produce", log, "--json", *sync, source, feed=feed, expect=1)
+    shown = "standard input" if source == "-" else "lines"
+    assert f"{shown}, line {at}: " in done.err
+    assert why in done.err
+    assert f"{at - 1} of {at - 1} messages acknowledged" in done.err
+    assert ("the last as " in done.err) is (at > 1)
+    assert len(done.lines) == (at - 1 if sync else 0)
+    assert _next_seq(shell, log) == at - 1
 
 
 @contextmanager
@@ -181,13 +187,14 @@ def test_a_document_that_is_not_understood(shell: Shell, document: str) -> None:
     done = shell.dlog("config", "set", "app", "--file", "document", expect=2)
     if b"\n" in raw:
         assert "document, line 2: not " in done.err
-    done = shell.dlog("config", "set", "app", "--file", "-", feed=raw, expect=2)
-    assert "Traceback" not in done.err
     done = shell.dlog("meta", "import", "document", "--yes", expect=1)
     assert "fault of dlog" not in done.err
-    with _cut_short(raw[:1000]) as stdin:
-        code, err = _run_on(shell, stdin, "config", "set", "app", "--file", "-")
-    assert (code, "standard input: Input/output error" in err) == (1, True), err
+    if len(raw) % 4 == 0:
+        with _cut_short(raw[:1000]) as stdin:
+            code, err = _run_on(shell, stdin, "config", "set", "app", "--file", "-")
+        assert (code, "standard input: Input/output error" in err) == (1, True), err
+    else:
+        shell.dlog("config", "set", "app", "--file", "-", feed=raw, expect=2)
     with dlog.connect(shell.url) as client:
         assert [each.version for each in client.config("app").history()] == [1]
         assert client.admin.list() == []
