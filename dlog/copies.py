@@ -10,7 +10,7 @@ from dlog.copying.copier import Copier, Place, Tell
 from dlog.copying.progress import CopyProgress
 from dlog.errors import ConfigError
 from dlog.ids import check_log_name
-from dlog.options import LogOptions
+from dlog.options import LogOptions, WriterOptions
 from dlog.writer.owner import default_owner
 
 
@@ -32,6 +32,7 @@ async def copy_log(
     that is made now; without it they are those of the log. `tell` hears how far it came.
     `AlreadyExists` if the target holds anything but a copy of this very log."""
     check_log_name(log)
+    WriterOptions(owner=owner)  # refuses an owner that no writer could have
     to = log if name is None else check_log_name(name)
     if create is not None and not isinstance(create, LogOptions):
         raise ConfigError(f"create is LogOptions or None, not {create!r}")

@@ -54,6 +54,7 @@ class MetaMoves:
             stores.chance,
         )
         driver = Driver(stores.meta, stores.ledgers)
+        await self.export_meta(name)  # a list that cannot be written out does not leave
         while not await driver.run(leave(leaving, retarget=retarget)):
             await self._seal(stores, name, owner)
         return await self.export_meta(name)

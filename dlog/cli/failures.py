@@ -11,13 +11,13 @@ import click
 
 from dlog import errors
 from dlog.cli.escape import printable
-from dlog.cli.output import ERRORS
+from dlog.cli.interrupts import INTERRUPTS
+from dlog.cli.output import ERRORS, Unheard
 
 if TYPE_CHECKING:
     from dlog.cli.shared import Settings
 
 OK, FAILED, USAGE, NOT_FOUND, FENCED, UNAVAILABLE = range(6)
-INTERRUPTED, TERMINATED = 130, 143
 
 # The first match counts; a class stands for its subclasses.
 CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -56,10 +56,6 @@ class Told(Exception):
         self.code = code
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, treated as Ctrl-C is: what was read is flushed and counted."""
-
-
 # What a command may end with; anything else is a fault of ours.
 EXPECTED = (
     errors.DlogError,
@@ -72,22 +68,35 @@ EXPECTED = (
 )
 
 
-def report(error: BaseException, *, debug: bool, lists: str | None = None) -> int:
-    """Say it on standard error; the exit code. `lists`: how to see what there is, where the command
-    is about something else than logs."""
+def report(error: BaseException, settings: Settings) -> int:
+    """Say it on standard error, with what was done before; the exit code."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if debug:
+    if settings.debug:
         import traceback
 
         traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return report_interrupt(settings)
+    done = None if settings.done is None else settings.done()
     if isinstance(error, click.ClickException):
         error.show()
+        if done is not None:
+            say_somewhere(done)
         return error.exit_code
-    if isinstance(error, KeyboardInterrupt | click.Abort):
-        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    say_somewhere(describe(error, lists))
+    told = describe(error, settings.lists)
+    say_somewhere(told if done is None else f"{told}; {done}")
     return code_of(error)
+
+
+def report_interrupt(settings: Settings) -> int:
+    """How far a command came that a signal ended; the exit code. One that only prints has said all
+    that it did."""
+    if settings.done is not None:
+        say_somewhere(f"interrupted: {settings.done()}")
+    elif settings.output.unheard is not Unheard.DONE:
+        say_somewhere(f"interrupted: {INTERRUPTS.told}")
+    return INTERRUPTS.code
 
 
 def report_fault(

@@ -6,16 +6,14 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterable, Sequence
 
 import click
 
 from dlog._version import __version__
 from dlog.cli import failures
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.output import Unheard, flush, take_standard_streams, told
 from dlog.cli.shared import Settings, common_options
 
@@ -56,7 +54,9 @@ Exit codes:
   3    there is no such log or message
   4    another writer has the log: it fenced us, or --takeover left it in peace
   5    unavailable or out of time; trying again may help
-  130  Ctrl-C (143: terminated)
+  129  interrupted by SIGHUP (the terminal is gone)
+  130  interrupted by Ctrl-C
+  143  interrupted by SIGTERM
 """
 
 
@@ -92,51 +92,40 @@ def program(settings: Settings) -> None:
     """
 
 
-def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
-    raise failures.Terminated
-
-
-@contextmanager
-def _sigterm_as_an_exception() -> Iterator[None]:
-    try:
-        before = signal.signal(signal.SIGTERM, _on_sigterm)
-    except ValueError:  # not the main thread: then signals are somebody else's business
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     if "_DLOG_COMPLETE" in os.environ:  # a shell asks for completions; click answers and exits
         program.main(prog_name="dlog")
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    settings = Settings()
-    if argv is None:  # the program itself, not a caller in Python
-        take_standard_streams(settings.output)
-        sys.excepthook = functools.partial(failures.report_fault, settings)
-    code = _outcome(arguments, settings)
-    flush(settings.output)
+    is_program = argv is None  # else a caller in Python
+    with INTERRUPTS.taken(for_good=is_program):
+        settings = Settings()
+        if is_program:
+            take_standard_streams(settings.output)
+            sys.excepthook = functools.partial(failures.report_fault, settings)
+        code = _outcome(list(sys.argv[1:] if argv is None else argv), settings)
+        flush(settings.output)
+        return _code_with_output(code, settings)
+
+
+def _code_with_output(code: int, settings: Settings) -> int:
     lost = settings.output.error
-    if code != failures.OK or lost is None:
+    if code != failures.OK:
         return code  # a failure was told already
-    if settings.output.is_left and settings.output.unheard is Unheard.DONE:
-        return failures.OK
-    failures.say(told(lost))
-    return failures.FAILED
+    is_done = settings.output.is_left and settings.output.unheard is Unheard.DONE
+    if lost is not None and not is_done:
+        failures.say(told(lost))
+        code = failures.FAILED
+    return INTERRUPTS.code if INTERRUPTS.arrived else code
 
 
 def _outcome(arguments: Iterable[str], settings: Settings) -> int:
     try:
-        with _sigterm_as_an_exception():
+        with INTERRUPTS.raising():
             return _run(arguments, settings)
     except failures.EXPECTED as error:
         if error is settings.output.error:
             return failures.OK  # `main` reports the lost output, and decides the exit code
-        return failures.report(error, debug=settings.debug, lists=settings.lists)
+        return failures.report(error, settings)
 
 
 def _run(arguments: Iterable[str], settings: Settings) -> int:

@@ -95,7 +95,9 @@ def separated_line(separator: bytes) -> Parse:
 def json_line(line: bytes) -> Draft:
     """An object with value (or value_base64) and, if wanted, key, headers and event time."""
     try:
-        told = json.loads(line)
+        told = json.loads(str(line, "utf-8-sig"))  # of bytes, it would take other encodings
+    except UnicodeDecodeError:
+        raise ValueError("this is not UTF-8; bytes go as value_base64") from None
     except (ValueError, RecursionError):
         raise ValueError("this is not JSON") from None
     if not isinstance(told, dict):

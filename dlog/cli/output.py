@@ -19,6 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from dlog.cli.interrupts import INTERRUPTS
+
+HURRY_S = 0.5
+
 
 class Unheard(enum.Enum):
     """What a command does when a write to its standard output fails."""
@@ -62,14 +66,37 @@ class _Raw(io.RawIOBase):
     def write(self, data: Any) -> int:
         while self._output.error is None:
             try:
-                return os.write(self._fd, data)
+                self._wait_for_room()
+                # Bytes that were written and then forgotten would be written twice.
+                with INTERRUPTS.held():
+                    return os.write(self._fd, memoryview(data)[: select.PIPE_BUF])
             except BlockingIOError:  # another process made the shared stream non-blocking
-                select.select([], [self._fd], [])
+                continue
             except OSError as error:
                 self._output.error = error
                 if self._output.unheard is not Unheard.FINISH:
                     raise
         return memoryview(data).nbytes
+
+    def _wait_for_room(self) -> None:
+        """A signal gets through here: behind it, so much fits that a write does not block."""
+        INTERRUPTS.check()
+        hurry_s = HURRY_S if INTERRUPTS.arrived else None
+        if not select.select([], [self._fd], [], hurry_s)[1]:
+            raise TimeoutError(errno.ETIMEDOUT, "its reader takes nothing")
+
+
+class _Buffer(io.BufferedWriter):
+    """A signal that arrived during a write is raised when the buffer knows what was written."""
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        INTERRUPTS.check()
+        return count
+
+    def flush(self) -> None:
+        super().flush()
+        INTERRUPTS.check()
 
 
 def take_standard_streams(output: Output) -> None:
@@ -87,7 +114,7 @@ def take_standard_streams(output: Output) -> None:
 
 
 def _text(fd: int, output: Output, before: TextIO | None) -> TextIO:
-    raw = io.BufferedWriter(_Raw(fd, output))
+    raw = _Buffer(_Raw(fd, output))
     if before is None:
         return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
     before.flush()

@@ -27,6 +27,8 @@ class Settings:
     output: Output = field(default_factory=Output)
     lists: str | None = None
     """What to do about something that is not there, where that is no log."""
+    done: Callable[[], str] | None = None
+    """What the command has done by now, for one that may end in the middle."""
 
     def connect(self, *, quiet: bool = False) -> Client:
         """A client for the URL. Use it in a `with`. `quiet`: the command says itself

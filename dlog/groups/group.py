@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 
 from dlog import limits
 from dlog.drive import Stores
-from dlog.errors import ConfigError, Conflict, DlogError, NotFound, unknown
+from dlog.errors import (
+    ConfigError,
+    Conflict,
+    DlogError,
+    NotFound,
+    Timeout,
+    Unavailable,
+    unknown,
+)
 from dlog.groups import presence
 from dlog.groups.charter import Charter, read_charter
 from dlog.groups.founding import shards_of
@@ -232,6 +240,10 @@ class Group:
         if shards is not None:
             chosen = [meta.shard(number) for number in shards]
         told: list[Reset] = []
+        if not dry_run and len(chosen) > 1:
+            for shard in chosen:  # what cannot be done for one is refused before any is changed
+                with contextlib.suppress(Unavailable, Timeout):  # which may pass
+                    await self._reset(site, shard.log, to, b"", force=force, dry_run=True)
         for shard in chosen:
             try:
                 told.append(

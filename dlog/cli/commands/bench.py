@@ -8,7 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from dlog.chance import SYSTEM_CHANCE
 from dlog.cli import draw, moments
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, only_tells
+from dlog.errors import NotFound
 
 if TYPE_CHECKING:
     from dlog import Client
@@ -67,7 +68,7 @@ def command(settings: Settings, messages: int, size: int, seconds: timedelta, co
     payload = random.Random(0).randbytes(size + 4096)
     log = f"dlog-bench-{SYSTEM_CHANCE.token()[:12]}"
     figures: list[Figures] = []
-    with settings.connect() as client, _throw_away(client, log), _progress() as progress:
+    with settings.connect() as client, _throw_away(settings, client, log), _progress() as progress:
         with client.open_writer(log, codec=codec) as writer:
             for step, run in WRITES.items():
                 progress.show(f"{step} …")
@@ -93,12 +94,15 @@ def command(settings: Settings, messages: int, size: int, seconds: timedelta, co
 
 
 @contextmanager
-def _throw_away(client: Client, log: str) -> Iterator[None]:
-    client.admin.create(log)
+def _throw_away(settings: Settings, client: Client, log: str) -> Iterator[None]:
+    settings.done = lambda: f"the log {log} may be there; `dlog rm {log}` removes it"
     try:
+        client.admin.create(log)
         yield
     finally:
-        client.admin.remove(log)
+        with suppress(NotFound):
+            client.admin.remove(log)
+        settings.done = None
 
 
 @contextmanager

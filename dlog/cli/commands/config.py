@@ -10,10 +10,13 @@ import click
 from dlog.cli import draw
 from dlog.cli.escape import printable
 from dlog.cli.failures import NOT_FOUND, Told, say
+from dlog.cli.input_file import read_json_object
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.moments import moment_text
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, only_tells, output_option
-from dlog.errors import ConfigError, NotFound
+from dlog.errors import NotFound
+from dlog.limits import CONFIG_BYTES_MAX
 
 COLUMNS = (
     draw.Column("VERSION", number=True),
@@ -21,6 +24,8 @@ COLUMNS = (
     draw.Column("WHEN"),
     draw.Column("NOTE"),
 )
+
+FILE_BYTES_MAX = 4 * CONFIG_BYTES_MAX  # written with blanks, and with escapes
 
 if_version_option = click.option(
     "--if-version", type=int, metavar="N", help="Only over this version (0: if there is none)."
@@ -106,25 +111,28 @@ def set_(
         raise click.UsageError("give a PART with KEY=VALUE, or --file")
     if file is not None and unset:
         raise click.UsageError("--unset goes with a PART")
+    if part is not None and not values and not unset:
+        raise click.UsageError(f"nothing is changed in {part}: give KEY=VALUE or --unset")
+    pairs = dict(map(_pair, values))
+    content = None if file is None else read_json_object(file, FILE_BYTES_MAX)
     with settings.connect() as client:
         document = client.config(name)
-        if file is not None:
-            changed = document.replace(
-                _content(file), if_version=if_version, note=note, unchecked=unchecked
-            )
-        else:
-            assert part is not None
-            if not values and not unset:
-                raise click.UsageError(f"nothing is changed in {part}: give KEY=VALUE or --unset")
-            changed = document.set(
-                part,
-                dict(map(_pair, values)),
-                unset=unset,
-                if_version=if_version,
-                note=note,
-                unchecked=unchecked,
-            )
-    print_line(f"{name} is at version {changed.version}")
+        with INTERRUPTS.step():
+            if content is not None:
+                changed = document.replace(
+                    content, if_version=if_version, note=note, unchecked=unchecked
+                )
+            else:
+                assert part is not None
+                changed = document.set(
+                    part,
+                    pairs,
+                    unset=unset,
+                    if_version=if_version,
+                    note=note,
+                    unchecked=unchecked,
+                )
+            print_line(f"{name} is at version {changed.version}")
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -133,20 +141,8 @@ def _pair(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"KEY=VALUE, not {text!r}")
     try:
         return key, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, value
-
-
-def _content(file: str) -> Any:
-    with click.open_file(file, "r", encoding="utf-8") as stream:
-        text = stream.read()
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{file} is no JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} is no JSON object of parts")
-    return content
 
 
 @command.command("history")
@@ -183,5 +179,6 @@ def rollback(
 ) -> None:
     """Let document NAME say again what version TO said, as a new version."""
     with settings.connect() as client:
-        changed = client.config(name).rollback(to, if_version=if_version, note=note)
-    print_line(f"{name} is at version {changed.version}, which says what version {to} said")
+        with INTERRUPTS.step():
+            changed = client.config(name).rollback(to, if_version=if_version, note=note)
+            print_line(f"{name} is at version {changed.version}, which says what version {to} said")

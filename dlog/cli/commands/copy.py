@@ -8,6 +8,7 @@ import click
 
 from dlog.cli import diagnostics, draw
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.moments import size_text
 from dlog.cli.shared import Settings, common_options
 from dlog.clock import SYSTEM_CLOCK
@@ -79,7 +80,7 @@ def command(
     short, it goes on when the same command is run again. A log that is there already and is no copy
     of LOG is left alone. Without --follow it ends at the tail seen at the beginning.
     """
-    import dlog
+    from dlog import aio
 
     if settings.url is not None:
         raise click.UsageError("the two places are arguments here; --url would be a third")
@@ -87,8 +88,11 @@ def command(
     shown = None if quiet else Shown(log if name is None else name)
     tell = None if shown is None else shown.tell
     how = "cut short"
+    INTERRUPTS.told = "the same command goes on with the copy"
     try:
-        dlog.copy_log(source_url, log, target_url, name, follow=follow, owner=owner, tell=tell)
+        INTERRUPTS.run(
+            aio.copy_log(source_url, log, target_url, name, follow=follow, owner=owner, tell=tell)
+        )
         how = "copied"
     finally:
         if shown is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.log_options import log_options
 from dlog.cli.shared import Settings, common_options
 from dlog.errors import AlreadyExists
@@ -20,8 +21,9 @@ from dlog.errors import AlreadyExists
 def command(settings: Settings, log: str, log_options: dict[str, Any], exist_ok: bool) -> None:
     """Create LOG, with options that hold for every writer of it."""
     with settings.connect() as client:
-        try:
-            client.admin.create(log, **log_options)
-        except AlreadyExists:
-            if not exist_ok:
-                raise
+        with INTERRUPTS.step(f"{log} is there"):
+            try:
+                client.admin.create(log, **log_options)
+            except AlreadyExists:
+                if not exist_ok:
+                    raise

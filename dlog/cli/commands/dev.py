@@ -47,6 +47,7 @@ def up(settings: Settings, bookies: int, version: str | None) -> None:
     missing = why_not(wanted)
     if missing is not None:
         raise Told(missing, UNAVAILABLE)
+    settings.done = lambda: "`dlog dev down` ends and removes whatever was started"
     progress = draw.Progress()
     progress.show(f"starting ZooKeeper and {bookies} bookies of {wanted} …")
     try:
@@ -92,7 +93,9 @@ def down(settings: Settings) -> None:
     """End the cluster and remove its data."""
     from dlog.testing.cluster import DetachedCluster
 
+    settings.done = lambda: "`dlog dev down` ends what is left"
     ended = DetachedCluster().down()
+    settings.done = None
     if ended is None:
         raise Told(NOTHING, NOT_FOUND)
     say(f"{ended} servers ended, their data is removed")

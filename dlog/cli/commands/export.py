@@ -12,6 +12,7 @@ import click
 
 from dlog.cli import message_text
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.output import Unheard
 from dlog.cli.shared import Settings, common_options
 from dlog.cli.whole_file import whole_file
@@ -63,8 +64,10 @@ def command(
         start = "earliest" if window.start is None else window.start
         with client.open_reader(log, start=start, end=window.end) as reader:
             if to_file:
+                INTERRUPTS.told = f"{output} is not written"
                 with whole_file(Path(output), replace=force) as file:
                     count = write(file, reader.batches())
+                INTERRUPTS.told = "what was told is done"
                 say(f"{count} messages of {log} are in {output}")
             else:
                 count = write(sys.stdout.buffer, reader.batches())

@@ -10,6 +10,7 @@ import click
 
 from dlog.cli import draw
 from dlog.cli.failures import FAILED, OK, UNAVAILABLE, USAGE, Told, say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
 from dlog.limits import (
@@ -120,7 +121,11 @@ def _is_wanted(yes: bool) -> bool:
 
 
 def _repair(client: Client, report: Any, output: str) -> None:
-    done = client.admin.repair(report)
+    with INTERRUPTS.step():
+        _show_done(client.admin.repair(report), output)
+
+
+def _show_done(done: Any, output: str) -> None:
     if output == "json":
         print_json(done)
         return

@@ -11,6 +11,7 @@ import click
 from dlog.cli import draw
 from dlog.cli.agreed import agreed
 from dlog.cli.failures import FAILED, OK, say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.moments import size_text
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, output_option
@@ -45,43 +46,56 @@ def command(settings: Settings, logs: tuple[str, ...], yes: bool, output: str) -
     """
     with settings.connect() as client:
         is_needed, broken = False, set[str]()
-        for plan in _each(client, logs, broken, dry_run=True):
-            say(f"{plan.log}: {_told(plan)}")
-            is_needed |= plan.truncated + plan.deleted + plan.pages + plan.nodes > 0
+        for name in _names(client, logs):
+            for plan in _of(client, name, logs, broken, dry_run=True):
+                say(f"{plan.log}: {_told(plan)}")
+                is_needed |= plan.truncated + plan.deleted + plan.pages + plan.nodes > 0
         if is_needed:
             agreed(yes, "Do this for good?", otherwise="nothing was collected")
         elif not yes:
             say("there is nothing to collect now")
-        found = list(_each(client, logs, broken, dry_run=not (is_needed or yes)))
-    failed = [each for each in found if each.done and each.problems]
-    for each in failed:
-        for problem in each.problems:
-            say(f"{each.log}: {problem}")
+        found: list[Collection] = []
+        try:
+            for name in _names(client, logs):
+                with INTERRUPTS.step():
+                    found += _of(client, name, logs, broken, dry_run=not (is_needed or yes))
+        finally:  # of those that are done; also if another one fails, or a signal arrives
+            _show(found, output)
+    return FAILED if broken or any(each.done and each.problems for each in found) else OK
+
+
+def _show(found: list[Collection], output: str) -> None:
+    for each in found:
+        if each.done:
+            for problem in each.problems:
+                say(f"{each.log}: {problem}")
     if output == "json":
         for each in found:
             print_json(each)
     else:
         draw.table(COLUMNS, list(map(_row, found)))
-    return FAILED if failed or broken else OK
 
 
-def _each(
-    client: Client, logs: tuple[str, ...], broken: set[str], *, dry_run: bool
+def _names(client: Client, logs: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys(logs)) or [each.name for each in client.admin.list()]
+
+
+def _of(
+    client: Client, name: str, logs: tuple[str, ...], broken: set[str], *, dry_run: bool
 ) -> Iterator[Collection]:
     """Of all logs, one that cannot be collected (it is `broken`, and said so once) keeps no other
     from being."""
-    for name in dict.fromkeys(logs) or [each.name for each in client.admin.list()]:
-        try:
-            yield client.admin.collect(name, dry_run=dry_run)
-        except (Moved, NotFound):
-            if logs:
-                raise  # else it went meanwhile
-        except DlogError as error:
-            if logs:
-                raise
-            if name not in broken:
-                say(f"{name}: {error}")
-            broken.add(name)
+    try:
+        yield client.admin.collect(name, dry_run=dry_run)
+    except (Moved, NotFound):
+        if logs:
+            raise  # else it went meanwhile
+    except DlogError as error:
+        if logs:
+            raise
+        if name not in broken:
+            say(f"{name}: {error}")
+        broken.add(name)
 
 
 def _told(plan: Collection) -> str:

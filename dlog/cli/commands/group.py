@@ -16,6 +16,7 @@ from dlog.cli import draw, moments
 from dlog.cli.agreed import agreed
 from dlog.cli.failures import GROUPS_ADVICE, Told, say
 from dlog.cli.group_waits import show_waits, waits_of
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import plain, print_json
@@ -367,8 +368,11 @@ def reset(
                 f"Put {_many(told)} of {name} elsewhere?",
                 otherwise="nothing was put elsewhere",
             )
-            told = group.reset(to, shards=chosen, force=force)
-    _print_resets(told, output)
+            with INTERRUPTS.step():
+                told = group.reset(to, shards=chosen, force=force)
+                _print_resets(told, output)
+        else:
+            _print_resets(told, output)
     stayed = sum(each.refused is not None for each in told)
     if stayed:
         raise Told(f"{stayed} of {len(told)} shards {'would stay' if dry_run else 'stay'}")
@@ -412,7 +416,8 @@ def set_checkpoint(
         _show_resets(told)
         question = f"Set the checkpoint of shard {shard} of {name}?"
         agreed(yes, question, otherwise="nothing was set")
-        _print_resets([group.set_checkpoint(shard, to, app=kept, force=force)], output)
+        with INTERRUPTS.step():
+            _print_resets([group.set_checkpoint(shard, to, app=kept, force=force)], output)
 
 
 def _app(text: str, is_base64: bool) -> bytes:
@@ -466,19 +471,26 @@ def _print_resets(told: Sequence[Reset], output: str) -> None:
 def rm(settings: Settings, name: str, stream: str, yes: bool) -> None:
     """Forget GROUP: its checkpoints, and its holds on the logs of STREAM. Not while it has workers.
 
-    First it shows what would go. Without --yes it asks on a terminal and refuses elsewhere.
+    First it shows what would go. Without --yes it asks on a terminal and refuses elsewhere. A
+    removal that was cut short goes on when it is run again with --yes.
     """
     with settings.connect() as client:
         group = client.group(name, stream)
         try:
             goes = _what_goes(group.describe(lag=False))
         except NotFound:
-            group.charter()  # unless there is no such group
             goes = "its stream is gone"
+            try:
+                group.charter()
+            except NotFound:  # unless an earlier run did not come to its end
+                if not yes:
+                    raise
+                goes = "what is left of it"
         say(f"removing {name} of {stream}: {goes}")
         agreed(yes, f"Remove {name} of {stream} for good?", otherwise="nothing was removed")
-        group.remove()
-        say(f"{name} of {stream} is removed")
+        with INTERRUPTS.step():
+            group.remove()
+            say(f"{name} of {stream} is removed")
 
 
 def _what_goes(found: GroupDescription) -> str:

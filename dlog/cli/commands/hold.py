@@ -9,6 +9,7 @@ import click
 
 from dlog.cli import draw
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.moments import moment_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import print_json
@@ -94,11 +95,13 @@ def set_(settings: Settings, log: str, name: str, at: Place, note: str | None) -
         if is_stream(client, log):
             if at != "earliest" or note is not None:
                 raise click.UsageError(f"{log} is a stream: it is held as a whole, without a note")
-            client.stream(log).hold(name)
-            print(f"{name} holds the stream {log}, shards to come included")
+            with INTERRUPTS.step():
+                client.stream(log).hold(name)
+                print(f"{name} holds the stream {log}, shards to come included")
             return
-        held = client.admin.hold(log, name, at, note=note)
-    print(f"{name} holds {log} from seq {held.seq} on")
+        with INTERRUPTS.step():
+            held = client.admin.hold(log, name, at, note=note)
+            print(f"{name} holds {log} from seq {held.seq} on")
 
 
 @command.command("drop")
@@ -108,8 +111,10 @@ def set_(settings: Settings, log: str, name: str, at: Place, note: str | None) -
 def drop(settings: Settings, log: str, name: str) -> None:
     """Drop a hold: what it kept may be truncated from now on."""
     with settings.connect() as client:
-        if is_stream(client, log):
-            client.stream(log).drop_hold(name)
-        else:
-            client.admin.drop_hold(log, name)
-    say(f"{log} is held by {name} no more")
+        drop = client.stream(log).drop_hold if is_stream(client, log) else None
+        with INTERRUPTS.step():
+            if drop is not None:
+                drop(name)
+            else:
+                client.admin.drop_hold(log, name)
+            say(f"{log} is held by {name} no more")

@@ -13,11 +13,14 @@ import click
 
 from dlog.cli.agreed import agreed
 from dlog.cli.failures import Told, describe, say
+from dlog.cli.input_file import read_whole
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.output import Output, Unheard, check
 from dlog.cli.output import told as lost
 from dlog.cli.shared import Settings, common_options
 from dlog.cli.whole_file import whole_file
 from dlog.errors import DlogError, Moved, NotFound
+from dlog.limits import META_DOCUMENT_BYTES_MAX
 
 if TYPE_CHECKING:
     from dlog import Client
@@ -76,24 +79,31 @@ def export(
             return
         _tell_plan(client, log, to)
         agreed(yes, f"Let {log} leave for {to}?", otherwise="nothing was changed")
-        has_left = False
         try:
-            with _target(output, force) as file:
-                _take_room(client, log, file, settings.output, is_file=output != "-")
-                document = client.admin.move_meta(log, to, retarget=retarget)
-                has_left = True
-                file.write(document)
-                if output != "-":
-                    file.truncate()
+            with INTERRUPTS.step():
+                with _target(output, force) as file:
+                    _take_room(client, log, file, settings.output, is_file=output != "-")
+                    document = client.admin.move_meta(log, to, retarget=retarget)
+                    settings.done = lambda: (
+                        f"{log} left for {to}, and its document is not written; the same command "
+                        "writes it again, to a file: -o FILE"
+                    )
+                    file.write(document)
+                    if output != "-":
+                        file.truncate()
+                if settings.output.error is None:
+                    settings.done = None
+                    say(
+                        f"{log} left for {to}: `dlog meta import` brings it there, "
+                        "from this document"
+                    )
         except OSError as error:
-            if not has_left:
+            if settings.done is None:
                 raise
             settings.output.error = settings.output.error or error
         if settings.output.error is not None:
-            why = lost(settings.output.error) if output == "-" else describe(settings.output.error)
-            told = f"{log} left for {to}, and its document is not written: {why}"
-            raise Told(f"{told}; the same command writes it again, to a file: -o FILE")
-        say(f"{log} left for {to}: `dlog meta import` brings it there, from this document")
+            why = settings.output.error
+            raise Told(lost(why) if output == "-" else describe(why))
 
 
 @contextmanager
@@ -153,8 +163,7 @@ def bring(settings: Settings, file: str, yes: bool) -> None:
     Refused is what is too old, what left for another place, and what would stand beside another log
     of its name or over other ledgers. Cut short, the same command goes on.
     """
-    with click.open_file(file, "rb") as stream:
-        document = stream.read()
+    document = read_whole(file, META_DOCUMENT_BYTES_MAX)
     with settings.connect() as client:
         found = client.admin.import_meta(document, dry_run=True)
         say(
@@ -163,5 +172,6 @@ def bring(settings: Settings, file: str, yes: bool) -> None:
             "are here"
         )
         agreed(yes, f"Bring {found.log} here?", otherwise="nothing was changed")
-        client.admin.import_meta(document)
-        say(f"{found.log} is here")
+        with INTERRUPTS.step():
+            client.admin.import_meta(document)
+            say(f"{found.log} is here")

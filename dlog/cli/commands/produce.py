@@ -3,17 +3,22 @@ acknowledged is counted message by message, so that an interrupted run says how 
 
 from __future__ import annotations
 
-import errno
+import functools
+import os
+import stat
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from dlog.cli import message_input
 from dlog.cli.failures import FAILED, Told, describe, say
+from dlog.cli.input_file import shown_name, why_unreadable
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.output import Unheard
 from dlog.cli.output import told as lost
 from dlog.cli.shared import Settings, common_options
@@ -37,17 +42,27 @@ class Tally:
         self.last_id: MessageId | None = None
         self._open: deque[Ticket] = deque()
 
-    def add(self, ticket: Ticket) -> None:
+    def submit(self, offer: Callable[[], Ticket]) -> Ticket:
+        """A message counts as sent from here on. A signal may arrive behind its submission, and
+        before we hold its ticket; then it stays without an answer."""
         self.sent += 1
-        self._open.append(ticket)
-        self.settle()
+        try:
+            ticket = offer()
+            self._open.append(ticket)
+            return ticket
+        except DlogError:
+            self.sent -= 1  # it was not taken
+            raise
 
     def settle(self) -> None:
         """Count what is acknowledged by now; raises the error of the first that failed."""
         while self._open and self._open[0].done:
-            self.last_id = self._open[0].result(0)
-            self._open.popleft()
-            self.acknowledged += 1
+            last_id = self._open[0].result(0)
+            with INTERRUPTS.held():
+                self._open.popleft()
+                self.last_id = last_id
+                self.acknowledged += 1
+        INTERRUPTS.check()
 
     def told(self) -> str:
         unknown = self.sent - self.acknowledged
@@ -56,6 +71,8 @@ class Tally:
 
     def told_with_id(self) -> str:
         """Where the run ends early, so that no id is printed on standard output."""
+        with suppress(DlogError):  # whatever failed it is told already
+            self.settle()
         return f"{self.told()}{'' if self.last_id is None else f', the last as {self.last_id}'}"
 
 
@@ -127,30 +144,27 @@ def command(
     settings.output.unheard = Unheard.STOP
     at = message_input.At()
     drafts = _drafts(files or ("-",), as_json, whole, key_separator, at)
+    _check_files(files)
+    tally = Tally()
+    settings.done = tally.told_with_id
     with settings.connect() as client:
         how = {"takeover": takeover, "owner": owner, "codec": codec, "linger_ms": linger_ms}
         with _writer(client, log, not no_create, how) as writer:
-            tally = Tally()
             try:
                 _send(writer, drafts, at, extra, tally, sync and not quiet, sync)
             except KeyboardInterrupt:
-                writer.flush(timeout=INTERRUPTED_S)
-                tally.settle()
-                say(f"interrupted: {tally.told_with_id()}")
+                with suppress(DlogError):  # it is counted as without an answer
+                    writer.flush(timeout=INTERRUPTED_S)
                 raise
             except message_input.BadInput as error:
                 # The input is at fault: all that was good goes out before we say so.
                 writer.flush()
-                tally.settle()
-                raise Told(f"{error}; {tally.told_with_id()}", FAILED) from error
+                raise Told(str(error), FAILED) from error
             except DlogError:
-                _count_what_came(tally)
-                say(tally.told_with_id())
                 raise
             except OSError as error:  # of standard output; a time-out of dlog is an OSError, too
                 writer.flush()
-                tally.settle()
-                raise Told(f"{lost(error)}; {tally.told_with_id()}", FAILED) from error
+                raise Told(lost(error), FAILED) from error
     if not quiet:
         if tally.last_id is not None and not sync:
             _print_last(tally)
@@ -161,7 +175,20 @@ def _print_last(tally: Tally) -> None:
     try:
         click.echo(str(tally.last_id))
     except OSError as error:
-        raise Told(f"{lost(error)}; {tally.told_with_id()}", FAILED) from error
+        raise Told(lost(error), FAILED) from error
+
+
+def _check_files(files: tuple[str, ...]) -> None:
+    """A file that cannot be opened is refused before another writer is fenced. What comes behind
+    standard input may still be made."""
+    for name in takewhile(lambda each: each != "-", files):
+        try:
+            kind = os.stat(name).st_mode
+            if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # a pipe is opened once
+                with open(name, "rb"):
+                    pass
+        except OSError as error:
+            raise Told(f"{name}: {why_unreadable(error)}; nothing was sent", FAILED) from error
 
 
 def _writer(
@@ -185,7 +212,7 @@ def _drafts(
     elif key_separator is not None:
         parse = message_input.separated_line(key_separator.encode("utf-8", "surrogateescape"))
     for name in files:
-        shown = "standard input" if name == "-" else name
+        shown = shown_name(name)
         try:
             with ExitStack() as stack:
                 stream: BinaryIO = sys.stdin.buffer
@@ -196,10 +223,10 @@ def _drafts(
                 else:
                     yield from message_input.drafts(stream, shown, parse, at)
         except OSError as error:  # of the file: nothing of dlog runs inside this generator
-            why = error.strerror or describe(error)
-            if error.errno == errno.EBADF:
-                why = "it is closed"
-            raise message_input.BadInput(f"{shown}: {why}") from error
+            where = shown
+            if at.name == shown and at.line:
+                where += f", behind line {at.line}"
+            raise message_input.BadInput(f"{where}: {why_unreadable(error)}") from error
 
 
 def _send(
@@ -212,28 +239,21 @@ def _send(
     sync: bool,
 ) -> None:
     for draft in drafts:
+        offer = functools.partial(
+            writer.submit,
+            draft.value,
+            key=draft.key,
+            headers=[*draft.headers, *extra] or None,
+            event_time=draft.event_time_us,
+        )
         try:
-            ticket = writer.submit(
-                draft.value,
-                key=draft.key,
-                headers=[*draft.headers, *extra] or None,
-                event_time=draft.event_time_us,
-            )
+            ticket = tally.submit(offer)
         except (ConfigError, TooLarge) as error:
             raise message_input.BadInput(f"{at}: {describe(error)}") from error
         if sync:
             ticket.result()
-        tally.add(ticket)
+        tally.settle()
         if print_ids:
             click.echo(str(tally.last_id))
     writer.flush()
     tally.settle()
-
-
-def _count_what_came(tally: Tally) -> None:
-    """After a failure: the acknowledgements that had arrived before it. The failure itself is being
-    raised already."""
-    try:
-        tally.settle()
-    except DlogError:
-        return

@@ -6,7 +6,9 @@ import click
 
 from dlog.cli.agreed import agreed
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.shared import Settings, common_options
+from dlog.errors import NotFound
 
 
 @click.command("rm")
@@ -16,14 +18,21 @@ from dlog.cli.shared import Settings, common_options
 def command(settings: Settings, log: str, yes: bool) -> None:
     """Remove LOG and all its messages, for good.
 
-    First it shows what would go. Without --yes it asks on a terminal and refuses elsewhere.
+    First it shows what would go. Without --yes it asks on a terminal and refuses elsewhere. A
+    removal that was cut short goes on when it is run again with --yes.
     """
     with settings.connect() as client:
-        found = client.admin.describe(log)
-        say(
-            f"removing {log}: {found.messages} messages in {len(found.segments)} segments, "
-            f"writer: {'nobody now' if found.writer is None else found.writer.name}"
-        )
+        try:
+            found = client.admin.describe(log)
+        except NotFound:  # unless an earlier run did not come to its end
+            if not yes:
+                raise
+        else:
+            say(
+                f"removing {log}: {found.messages} messages in {len(found.segments)} segments, "
+                f"writer: {'nobody now' if found.writer is None else found.writer.name}"
+            )
         agreed(yes, f"Remove {log} for good?", otherwise="nothing was removed")
-        client.admin.remove(log)
-        say(f"{log} is removed")
+        with INTERRUPTS.step():
+            client.admin.remove(log)
+            say(f"{log} is removed")

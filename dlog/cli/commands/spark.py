@@ -6,6 +6,7 @@ import importlib
 
 import click
 
+from dlog.cli.output import Unheard
 from dlog.cli.shared import Settings
 
 JOBS = {
@@ -46,6 +47,10 @@ def _add(name: str) -> None:
                 raise
             raise click.ClickException(f"{missing} is missing: install dlog[spark]") from None
         settings = context.find_object(Settings)
+        if settings is not None and name != "stats":
+            settings.output.unheard = Unheard.FINISH
+        if settings is not None and name in ("export", "import", "compact"):
+            settings.done = lambda: "what was under way may or may not have happened"
         url = [] if settings is None or settings.url is None else ["--url", settings.url]
         context.exit(job.main([*url, *arguments]))  # of two addresses the later one counts
 

@@ -9,7 +9,11 @@ from typing import Any
 
 import click
 
+from dlog.cli.failures import USAGE, Told
+from dlog.cli.input_file import read_whole
 from dlog.cli.shared import Settings, common_options
+
+SOURCE_BYTES_MAX = 16 << 20
 
 _BANNER = """\
 spark is a session of Spark {version} on {master}; the logs are in {url}.
@@ -32,6 +36,15 @@ class _Piped(code.InteractiveInterpreter):
         self.showtraceback()
 
 
+def _source() -> str:
+    raw = read_whole("-", SOURCE_BYTES_MAX)
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise Told(f"standard input, line {line}: not UTF-8", USAGE) from None
+
+
 @click.command("spark-shell")
 @click.option("--master", default="local[*]", show_default=True, help="Of Spark.")
 @common_options
@@ -45,6 +58,7 @@ def command(settings: Settings, master: str) -> None:
     except ImportError as error:
         missing = (error.name or "pyspark").partition(".")[0]
         raise click.ClickException(f"{missing} is missing: install dlog[spark]") from None
+    source = "" if sys.stdin.isatty() else _source()
     access = access_from(settings.url)
     with session("shell", master) as spark:
 
@@ -55,7 +69,7 @@ def command(settings: Settings, master: str) -> None:
         names = {"spark": spark, "logs": logs, "__name__": "__console__"}
         if not sys.stdin.isatty():
             piped = _Piped(names)
-            piped.runsource(sys.stdin.read(), "<stdin>", "exec")
+            piped.runsource(source, "<stdin>", "exec")
             sys.exit(1 if piped.failed else 0)
         banner = _BANNER.format(version=spark.version, master=master, url=access.url)
         code.interact(banner, local=names, exitmsg="")

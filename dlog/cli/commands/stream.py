@@ -13,11 +13,12 @@ from dlog.cli import draw
 from dlog.cli.agreed import agreed
 from dlog.cli.escape import printable, printable_bytes
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.log_options import log_options
 from dlog.cli.moments import moment_text, size_text
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, only_tells, output_option
-from dlog.errors import AlreadyExists
+from dlog.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from dlog import Shard, ShardSummary, StreamDescription
@@ -74,19 +75,22 @@ def create(
     exist_ok: bool,
 ) -> None:
     """Create the stream NAME. The options of logs hold for all of its shards."""
+    chosen = dict(map(_pin, pins))
+    weighed = None if weights is None else _numbers(weights)
     with settings.connect() as client:
-        try:
-            client.create_stream(
-                name,
-                shards=shards,
-                routing=routing,
-                pins=dict(map(_pin, pins)) or None,
-                weights=None if weights is None else _numbers(weights),
-                **log_options,
-            )
-        except AlreadyExists:
-            if not (exist_ok and name in client.streams(name)):
-                raise
+        with INTERRUPTS.step(f"{name} is there"):
+            try:
+                client.create_stream(
+                    name,
+                    shards=shards,
+                    routing=routing,
+                    pins=chosen or None,
+                    weights=weighed,
+                    **log_options,
+                )
+            except AlreadyExists:
+                if not (exist_ok and name in client.streams(name)):
+                    raise
 
 
 @command.command("ls")
@@ -188,7 +192,8 @@ def split(
     """
     cuts = [_hash(each) for each in at] or None
     with settings.connect() as client:
-        _tell(client.stream(name).split(shard, at=cuts, parts=parts), output)
+        with INTERRUPTS.step():
+            _tell(client.stream(name).split(shard, at=cuts, parts=parts), output)
 
 
 @command.command("merge")
@@ -199,7 +204,8 @@ def split(
 def merge(settings: Settings, name: str, shards: tuple[int, ...], output: str) -> None:
     """Let the keys of SHARDS, which are neighbours, go on in one new shard."""
     with settings.connect() as client:
-        _tell([client.stream(name).merge(*shards)], output)
+        with INTERRUPTS.step():
+            _tell([client.stream(name).merge(*shards)], output)
 
 
 @command.command("pin")
@@ -214,8 +220,9 @@ def pin(settings: Settings, name: str, key: str, shard: int, is_base64: bool, ou
 
     The shard that has the key, and the one that gets it, both go on in new ones.
     """
-    with settings.connect() as client:
-        _tell(client.stream(name).pin(_key(key, is_base64), shard), output)
+    chosen = _key(key, is_base64)
+    with settings.connect() as client, INTERRUPTS.step():
+        _tell(client.stream(name).pin(chosen, shard), output)
 
 
 @command.command("unpin")
@@ -226,8 +233,9 @@ def pin(settings: Settings, name: str, key: str, shard: int, is_base64: bool, ou
 @common_options
 def unpin(settings: Settings, name: str, key: str, is_base64: bool, output: str) -> None:
     """Let KEY go back to the shard that has its hash."""
-    with settings.connect() as client:
-        _tell(client.stream(name).unpin(_key(key, is_base64)), output)
+    chosen = _key(key, is_base64)
+    with settings.connect() as client, INTERRUPTS.step():
+        _tell(client.stream(name).unpin(chosen), output)
 
 
 def _tell(made: Sequence[Shard], output: str) -> None:
@@ -263,10 +271,15 @@ def trim(settings: Settings, name: str, yes: bool) -> None:
         gone = stream.trim(dry_run=True)
         if not gone:
             say(f"no shard of {name} is empty and over")
-            return
-        say(f"shards {_names(gone)} of {name} are empty and over")
-        agreed(yes, "Forget them?", otherwise="nothing was trimmed")
-        print(_names(stream.trim()))
+            if not yes:
+                return
+        else:
+            say(f"shards {_names(gone)} of {name} are empty and over")
+            agreed(yes, "Forget them?", otherwise="nothing was trimmed")
+        with INTERRUPTS.step():  # also of no shard: an earlier run may have been cut short
+            trimmed = stream.trim()
+            if trimmed:
+                print(_names(trimmed))
 
 
 @command.command("terminate")
@@ -282,8 +295,9 @@ def terminate(settings: Settings, name: str, yes: bool) -> None:
         stream = client.stream(name)
         say(f"terminating {name}: {_told(stream.describe())} stay")
         agreed(yes, f"Terminate {name} for good?", otherwise="nothing was terminated")
-        stream.terminate()
-        say(f"{name} is terminated")
+        with INTERRUPTS.step():
+            stream.terminate()
+            say(f"{name} is terminated")
 
 
 @command.command("rm")
@@ -293,14 +307,20 @@ def terminate(settings: Settings, name: str, yes: bool) -> None:
 def rm(settings: Settings, name: str, yes: bool) -> None:
     """Remove the stream with all its logs and all their messages, for good.
 
-    First it shows what would go. Without --yes it asks on a terminal and refuses elsewhere.
+    First it shows what would go. Without --yes it asks on a terminal and refuses elsewhere. A
+    removal that was cut short goes on when it is run again with --yes.
     """
     with settings.connect() as client:
         stream = client.stream(name)
-        say(f"removing {name}: {_told(stream.describe())}")
+        try:
+            say(f"removing {name}: {_told(stream.describe())}")
+        except NotFound:  # unless an earlier run did not come to its end
+            if not yes:
+                raise
         agreed(yes, f"Remove {name} for good?", otherwise="nothing was removed")
-        stream.remove()
-        say(f"{name} is removed")
+        with INTERRUPTS.step():
+            stream.remove()
+            say(f"{name} is removed")
 
 
 def _told(found: StreamDescription) -> str:

@@ -6,6 +6,7 @@ import click
 
 from dlog.cli.agreed import agreed
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.shared import Settings, common_options
 
 
@@ -27,5 +28,6 @@ def command(settings: Settings, log: str, yes: bool) -> None:
             f"writer: {'nobody now' if found.writer is None else found.writer.name}"
         )
         agreed(yes, f"Terminate {log} for good?", otherwise="nothing was terminated")
-        client.admin.terminate(log)
-        say(f"{log} is terminated")
+        with INTERRUPTS.step():
+            client.admin.terminate(log)
+            say(f"{log} is terminated")

@@ -8,6 +8,7 @@ import click
 
 from dlog.cli.agreed import agreed
 from dlog.cli.failures import say
+from dlog.cli.interrupts import INTERRUPTS
 from dlog.cli.moments import size_text
 from dlog.cli.places import Place, place
 from dlog.cli.plain import print_json
@@ -42,11 +43,12 @@ def command(
             f"Truncate {log} before {plan.asked} for good?",
             otherwise="nothing was truncated",
         )
-        told = verb(log, before)
-    if output == "json":
-        print_json(told)
-    else:
-        print(f"{log} begins {_head(told)}")
+        with INTERRUPTS.step():
+            told = verb(log, before)
+            if output == "json":
+                print_json(told)
+            else:
+                print(f"{log} begins {_head(told)}")
 
 
 def _told(plan: Truncation) -> str:

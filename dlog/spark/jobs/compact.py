@@ -32,10 +32,18 @@ def latest(spark: Any, options: Mapping[str, str], log: str) -> Any:
 
 def to_log(spark: Any, options: Mapping[str, str], log: str, target: str) -> None:
     """All at once, or not at all; a log that is there already is refused."""
-    access_in(options).connect().admin.create(target)
-    ordered = latest(spark, options, log).repartition(1).sortWithinPartitions(*_ORDER)
-    messages = ordered.select("value", "key", "headers", "eventTime")
-    messages.write.format("dlog").mode("append").options(**options).option("topic", target).save()
+    client = access_in(options).connect()
+    client.stream(log).shards()  # `NotFound` before anything is made
+    client.admin.create(target)
+    try:
+        ordered = latest(spark, options, log).repartition(1).sortWithinPartitions(*_ORDER)
+        messages = ordered.select("value", "key", "headers", "eventTime")
+        writer = messages.write.format("dlog").mode("append").options(**options)
+        writer.option("topic", target).save()
+    except BaseException:  # also Ctrl-C: the next run would be refused
+        if client.admin.status(target).next_seq == 0:
+            client.admin.remove(target)
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -57,9 +57,13 @@ class Shell:
             assert "Traceback" not in told.err
         return told
 
-    def dlog_on(self, streams: Sequence[IO[bytes]], *words: str) -> int:
-        """One command with these for its three streams; its exit code."""
-        return self._server.run_on(words, self.home, self.environment, streams, ANSWER_S)
+    def dlog_on(
+        self, streams: Sequence[IO[bytes]], *words: str, more: Mapping[str, str] | None = None
+    ) -> int:
+        """One command with these for its three streams, and with more in its environment; its exit
+        code."""
+        environment = self.environment | dict(more or {})
+        return self._server.run_on(words, self.home, environment, streams, ANSWER_S)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """One command that goes on; the caller talks to it."""
@@ -159,6 +163,16 @@ def shell(tmp_path: Path, fork_server: ForkServer) -> Iterator[Shell]:
     made = Shell(tmp_path, fork_server)
     yield made
     made.end()
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs, streams, a group and a document, which no test changes: see `every_command`."""
+    from tests.unit.cli.every_command import prepare
+
+    home = tmp_path_factory.mktemp("prepared")
+    prepare(home)
+    return home
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from tests.unit.cli import signal_points
+
 ROOT = Path(__file__).resolve().parents[3]
 REQUEST_BYTES_MAX = 1 << 20
 START_S = 60.0
@@ -164,6 +166,7 @@ def _serve(connection: socket.socket) -> None:
         if child == 0:
             connection.close()
             become(request, fds)
+            signal_points.arm(os.environ)
             sys.argv = ["dlog", *request["words"]]
             return
         for fd in fds:

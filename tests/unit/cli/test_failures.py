@@ -8,6 +8,7 @@ import pytest
 from dlog import errors
 from dlog.cli import failures
 from dlog.cli.main import EXIT_CODES
+from dlog.cli.shared import Settings
 
 CASES: list[tuple[BaseException, int]] = [
     (errors.NotFound("no log 'x'"), 3),
@@ -25,7 +26,6 @@ CASES: list[tuple[BaseException, int]] = [
     (failures.Told("add --yes", failures.USAGE), 2),
     (FileNotFoundError(2, "No such file or directory", "in.txt"), 1),
     (KeyboardInterrupt(), 130),
-    (failures.Terminated(), 143),
     (click.UsageError("no such option"), 2),
     (click.exceptions.Exit(7), 7),
 ]
@@ -35,7 +35,7 @@ CASES: list[tuple[BaseException, int]] = [
 def test_an_error_becomes_its_exit_code(
     error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert failures.report(error, debug=False) == code
+    assert failures.report(error, Settings()) == code
     told = capsys.readouterr()
     assert told.out == ""
     assert "Traceback" not in told.err
@@ -48,7 +48,7 @@ def test_what_may_have_happened_is_said() -> None:
 
 
 def test_a_hostile_message_stays_one_safe_line(capsys: pytest.CaptureFixture[str]) -> None:
-    failures.report(errors.NotFound("no log '\x1b[2J\n'"), debug=False)
+    failures.report(errors.NotFound("no log '\x1b[2J\n'"), Settings())
     told = capsys.readouterr().err
     assert "\x1b" not in told
     assert told.count("\n") == 1
@@ -58,7 +58,7 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise errors.NotFound("no log 'x'")
     except errors.NotFound as error:
-        failures.report(error, debug=True)
+        failures.report(error, Settings(debug=True))
     assert "Traceback" in capsys.readouterr().err
 
 
