@@ -46,6 +46,8 @@ GRACE_S = 1.0  # for what was cut short
 class Worker:
     """One member of a group: consumes its share of a stream's shards, until it is closed."""
 
+    uses_others = True  # a client closes it before the writers of its dead letters
+
     def __init__(
         self,
         stores: Stores,
