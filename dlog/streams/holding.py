@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dlog import limits
 from dlog.admin.admin import Admin
 from dlog.drive import Stores
 from dlog.effects import DeleteNode, Procedure, ReadNode
-from dlog.errors import AlreadyExists, ConfigError, Conflict, NotFound
+from dlog.errors import AlreadyExists, ConfigError, Conflict, DlogError, NotFound, Outcome
 from dlog.meta.stream_holds import StreamHold, read_stream_holds
 from dlog.streams.document import StreamMeta
 from dlog.streams.driver import StreamDriver
@@ -62,8 +63,12 @@ async def hold_stream(stores: Stores, admin: Admin, site: Site, name: str, who: 
         with contextlib.suppress(NotFound, ConfigError):
             await admin.hold(log, name, "earliest", who=who)
 
-    await some_at_once(AT_ONCE, hold_log, [shard.log for shard in meta.shards])
-    with contextlib.suppress(Conflict, NotFound):  # by somebody who did the same, or dropped it
+    with _half_done():
+        await some_at_once(AT_ONCE, hold_log, [shard.log for shard in meta.shards])
+    with (
+        contextlib.suppress(Conflict, NotFound),
+        _half_done(),
+    ):  # by somebody who did the same, or dropped it
         await stores.meta.put(path, dataclasses.replace(hold, made=True).to_bytes(), version)
 
 
@@ -78,9 +83,20 @@ async def drop_stream_hold(stores: Stores, admin: Admin, site: Site, name: str) 
             await admin.drop_hold(log, name)
             dropped.append(True)
 
-    await some_at_once(AT_ONCE, drop, [shard.log for shard in meta.shards])
+    with _half_done():
+        await some_at_once(AT_ONCE, drop, [shard.log for shard in meta.shards])
     if not any(dropped):
         raise NotFound(f"stream {site.name!r} has no hold {name!r}")
+
+
+@contextlib.contextmanager
+def _half_done() -> Iterator[None]:
+    """What fails now failed behind a change: the same call, made again, goes on."""
+    try:
+        yield
+    except DlogError as error:
+        error.outcome = Outcome.UNKNOWN
+        raise
 
 
 def list_stream_holds(stores: Stores, site: Site) -> Procedure[tuple[StreamHoldSummary, ...]]:
