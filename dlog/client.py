@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import os
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -485,12 +486,9 @@ class Client:
             closed: dict[int, _Handle] = {}
             # A standby that is closed while it takes over may leave one more: its writer.
             while left := [each for each in self._handles.values() if id(each) not in closed]:
-                for handle in left:
-                    closed[id(handle)] = handle
-                    try:
-                        await handle.close()
-                    except DlogError as error:
-                        failure = failure or error
+                closed |= {id(each): each for each in left}
+                for _, some in itertools.groupby(left, _uses_others):
+                    failure = await _close_all(list(some), failure)
         finally:
             async with self._opening:  # what is being opened now is closed as well
                 if self._opened is not None:
@@ -526,6 +524,28 @@ def connect(
     `metrics` hears what it and its handles measure (see `dlog.metrics`); `config` names a document
     there that they go by, also when it changes."""
     return Client(uri.resolve(url, client_options), metrics, config)
+
+
+def _uses_others(handle: _Handle) -> bool:
+    """It is closed before the handles that it opened for itself; all others need not wait for each
+    other."""
+    return getattr(handle, "uses_others", False)
+
+
+async def _close_all(handles: list[_Handle], failure: DlogError | None) -> DlogError | None:
+    if len(handles) > 1:
+        closing = await asyncio.gather(*map(_closed, handles))
+    else:
+        closing = [await _closed(handle) for handle in handles]
+    return next((each for each in (failure, *closing) if each is not None), None)
+
+
+async def _closed(handle: _Handle) -> DlogError | None:
+    try:
+        await handle.close()
+    except DlogError as error:
+        return error
+    return None
 
 
 async def _aside(client: Client) -> Aside:

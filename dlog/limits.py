@@ -130,6 +130,9 @@ RECOVERY_WINDOW_BYTES = 16 * MIB
 RECOVERY_TIMEOUT_MS_DEFAULT = 30_000
 
 OPEN_TIMEOUT_MS_DEFAULT = 30_000
+# A writer that is closed has all acknowledged by then; what is left undone is cheap to make up for,
+# by the next opener. Longer than a metadata store is usually away.
+SEAL_TIMEOUT_S = 30.0
 STALL_AFTER_MS_DEFAULT = 10_000  # longer than a session, or a bookie's replacement, usually takes
 
 # Groups of workers. A worker's node names what it has, so shards of one group are bounded; what a

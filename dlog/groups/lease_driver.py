@@ -25,6 +25,7 @@ from dlog.meta.store import MetaStore
 from dlog.metrics import NO_METRICS, Metrics
 from dlog.opening import Opening
 from dlog.reader.reader import Reader
+from dlog.together import together
 from dlog.writer.writer import Writer
 
 logger = logging.getLogger("dlog.groups")
@@ -127,8 +128,7 @@ class LeaseDriver(Driver):
     async def close(self) -> None:
         """Of the lease logs that are open still."""
         writers, self._writers = list(self._writers.values()), {}
-        for writer in writers:
-            await _let_go(writer)
+        await together(*map(_let_go, writers))
 
 
 async def _let_go(writer: Writer) -> None:

@@ -33,6 +33,7 @@ from dlog.groups.options import WorkerOptions
 from dlog.groups.parents import Parents
 from dlog.groups.processing import Threads, program_maker
 from dlog.groups.view import WorkerId
+from dlog.limits import SEAL_TIMEOUT_S
 from dlog.options import ReaderOptions
 from dlog.reader.reader import Reader
 from dlog.reason import Reason
@@ -45,6 +46,8 @@ GRACE_S = 1.0  # for what was cut short
 
 class Worker:
     """One member of a group: consumes its share of a stream's shards, until it is closed."""
+
+    uses_others = True  # a client closes it before the writers of its dead letters
 
     def __init__(
         self,
@@ -181,8 +184,9 @@ class Worker:
     async def close(self, timeout: float | None = None) -> None:
         """Hand all shards back, each in order, and leave the group. A processor that is at work is
         waited for, for `timeout` seconds: then it is cut short, and what does not even come to its
-        end then is left as if this process had died. Idempotent; cancelling abandons the wait
-        only."""
+        end then is left as if this process had died. So is what cannot be handed back because the
+        metadata store was away for longer than the group's `timeout_ms`, and for 30 s of this call.
+        Idempotent; cancelling abandons the wait only."""
         self._closed = True
         if os.getpid() != self._pid or (self._closing is not None and self._closing.done()):
             return
@@ -201,7 +205,7 @@ class Worker:
         try:
             self._heart.leave()
             with contextlib.suppress(Exception):  # told by `wait`
-                await asyncio.wrap_future(self._heart.ended)
+                await self._left()
             await self._home.join()
         finally:
             tasks = [run.task for run in self._crew.runs.values()]
@@ -212,6 +216,18 @@ class Worker:
             self._hub.meter.forget()
             if self._client is not None:
                 await self._client.close()
+
+    async def _left(self) -> None:
+        """Its farewell is said, or cannot be: others have long taken us for dead by then."""
+        ended = asyncio.ensure_future(asyncio.wrap_future(self._heart.ended))
+        while not (await asyncio.wait({ended}, timeout=SEAL_TIMEOUT_S))[0]:
+            quiet_s = self._heart.facts().quiet_s
+            if quiet_s is not None and quiet_s > self._options.timeout_ms / 1000:
+                logger.warning(
+                    "%s: closed without farewell, after %.0f s of silence", self, quiet_s
+                )
+                self._heart.abandon()
+        await ended
 
     def _check(self) -> None:
         if os.getpid() != self._pid:

@@ -297,7 +297,11 @@ class StreamMeta:
             )
         shard = self.shard(number)
         if not shard.is_open:
-            raise Conflict(f"shard {number} is {shard.state.value} already", retry=Retry.NEVER)
+            behind = ", ".join(str(s.number) for s in self.shards if number in s.parents)
+            goes_on = f": its keys go on in shard {behind}" if behind else ""
+            raise Conflict(
+                f"shard {number} is {shard.state.value} already{goes_on}", retry=Retry.NEVER
+            )
         return shard
 
     def owner_of(self, key: bytes) -> Shard:

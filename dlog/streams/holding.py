@@ -8,14 +8,14 @@ under its name goes on where it ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dlog.admin.admin import Admin
 from dlog.drive import Driver, Stores
 from dlog.effects import DeleteNode, Procedure, ReadNode
-from dlog.errors import ConfigError, NotFound
+from dlog.errors import ConfigError, DlogError, NotFound, Outcome
 from dlog.meta.stream_holds import (
     HoldMaking,
     StreamHold,
@@ -52,8 +52,9 @@ async def make_stream_hold(
     if hold.made:
         return
     try:
-        extra = await hold_shards()
-        await driver.run(confirm_hold(making, hold, version, extra))
+        with _half_done():
+            extra = await hold_shards()
+            await driver.run(confirm_hold(making, hold, version, extra))
     except NotFound:
         await driver.run(take_back_hold(making))
         raise
@@ -110,9 +111,23 @@ async def drop_stream_hold(stores: Stores, admin: Admin, site: Site, name: str) 
     driver = StreamDriver(stores)
     meta: StreamMeta = (await driver.run(read_stream(site))).meta
     was_held = await driver.run(_delete(stores.layout.stream_hold(site.name, name), meta.uid))
-    dropped = await drop_log_holds(admin, [shard.log for shard in meta.shards], name)
+    with _half_done():
+        dropped = await drop_log_holds(admin, [shard.log for shard in meta.shards], name)
     if not was_held and not dropped:
         raise NotFound(f"stream {site.name!r} has no hold {name!r}")
+
+
+@contextlib.contextmanager
+def _half_done() -> Iterator[None]:
+    """What fails now failed behind a change: the same call, made again, goes on. Where the stream
+    is gone, there is nothing to go on with."""
+    try:
+        yield
+    except NotFound:
+        raise
+    except DlogError as error:
+        error.outcome = Outcome.UNKNOWN
+        raise
 
 
 def list_stream_holds(stores: Stores, site: Site) -> Procedure[tuple[StreamHoldSummary, ...]]:

@@ -247,15 +247,23 @@ def _reshard(
     token: str,
     is_there: Callable[[StreamMeta], bool] = lambda meta: False,
 ) -> Procedure[SeenStream]:
-    """Decide, then carry out: a reader need not wait for a writer to come along."""
-    seen = yield from change_stream(
-        site,
-        change,
-        is_done=lambda meta: bool(meta.made_in(token)) or is_there(meta),
-        point="stream.resharded",
-    )
+    """Decide, then carry out: a reader need not wait for a writer to come along. What is refused
+    may be the second try of a change whose first one failed half-way, so that is carried out."""
+    try:
+        seen = yield from change_stream(
+            site,
+            change,
+            is_done=lambda meta: bool(meta.made_in(token)) or is_there(meta),
+            point="stream.resharded",
+        )
+    except (Conflict, NotFound) as refused:
+        if refused.retry is Retry.NEVER:
+            seen = yield from read_stream(site)
+            sealed = (s.number for s in seen.meta.shards if s.state is ShardState.SEALED)
+            yield from end_before(site, seen, sealed)
+        raise
     parents = {parent for shard in seen.meta.made_in(token) for parent in shard.parents}
-    return (yield from end_before(site, seen, parents))
+    return (yield from _carry_out(site, seen, parents))
 
 
 def terminate_stream(site: Site) -> Procedure[SeenStream]:
@@ -265,7 +273,16 @@ def terminate_stream(site: Site) -> Procedure[SeenStream]:
         is_done=lambda meta: meta.state is StreamState.TERMINATED,
         point="stream.terminated",
     )
-    return (yield from end_before(site, seen, {shard.number for shard in seen.meta.shards}))
+    return (yield from _carry_out(site, seen, {shard.number for shard in seen.meta.shards}))
+
+
+def _carry_out(site: Site, seen: SeenStream, numbers: Iterable[int]) -> Procedure[SeenStream]:
+    """A failure does not undo the change: whoever needs it next carries it out."""
+    try:
+        return (yield from end_before(site, seen, numbers))
+    except DlogError as error:
+        error.outcome = Outcome.UNKNOWN
+        raise
 
 
 def end_before(site: Site, seen: SeenStream, numbers: Iterable[int]) -> Procedure[SeenStream]:

@@ -229,19 +229,22 @@ class Writer:
         recovery.
 
         `to` names who is expected, for `describe`; others may still open. The handle is closed
-        afterwards."""
+        afterwards. `Timeout` where the log cannot be sealed for 30 s: all is acknowledged, and the
+        next writer recovers its end."""
         self._check()
         self._end(self._inner.hand_over(to, timeout=timeout))
 
     def terminate(self, *, timeout: float | None = None) -> None:
         """Flush, close, and end the log for good: it takes no more messages from anybody, and
-        readers that follow come to their end. The handle is closed afterwards."""
+        readers that follow come to their end. The handle is closed afterwards. `Timeout` where the
+        log cannot be sealed for 30 s: end it with `admin.terminate`."""
         self._check()
         self._end(self._inner.terminate(timeout=timeout))
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
-        told about."""
+        told about. Messages are waited for until they are acknowledged, or for `timeout` seconds
+        (see `why`); a seal for 30 s, and then the next writer recovers the end of the log."""
         if self._closed:
             return
         if not self._portal.usable:

@@ -18,8 +18,7 @@ from typing import Any
 
 from dlog import trace
 from dlog.chance import backoff_s
-from dlog.drive import Driver, Stores, too_late
-from dlog.effects import Drained, Effect, Release, SubmitEntry
+from dlog.drive import Stores, too_late
 from dlog.errors import (
     Broken,
     DlogError,
@@ -32,6 +31,7 @@ from dlog.errors import (
     check,
 )
 from dlog.ids import MessageId
+from dlog.limits import SEAL_TIMEOUT_S
 from dlog.meta.listed import WriterMark
 from dlog.meta.shards import ShardLog
 from dlog.options import LogOptions, WriterOptions, visible_within_ms
@@ -41,6 +41,7 @@ from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.defects import as_death, fail_batches, forget_frames, guarded
 from dlog.writer.duties import Duty, next_duty, procedure_of
+from dlog.writer.performing import WriterDriver, not_sealed
 from dlog.writer.pipe import check_codec
 from dlog.writer.presence import Presence
 from dlog.writer.rotation import Ending, begin, close
@@ -76,7 +77,7 @@ class Engine:
         self._stores = stores
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._driver = _WriterDriver(self, stores)
+        self._driver = WriterDriver(self, stores)
         self._core: WriterCore | None = None
         self.batcher = Batcher(
             entry_bytes=options.entry_bytes,
@@ -473,14 +474,18 @@ class Engine:
         return None if ending is Ending.CLOSE else failure
 
     async def _close(self, ending: Ending, hand_over_to: str | None) -> DlogError | None:
+        """What somebody waits for takes as long as it takes, a seal does not."""
         try:
-            await self._progress.until(lambda: self._duty is None and not self._is_busy())
-            self._sealing = True
-            core = self.core
-            if core.state is WriterState.DEAD:
-                return core.error
-            failure = await self._driver.run(close(core, ending, hand_over_to=hand_over_to))
-            self.after_fact()
+            await self._progress.until(lambda: not self._is_unacknowledged())
+            try:
+                async with asyncio.timeout(SEAL_TIMEOUT_S) as scope:
+                    failure = await self._seal(ending, hand_over_to)
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                failure = not_sealed(self.name, self._driver.in_the_way)
+                self.core.die(WriterClosed(f"closed: {failure}", log=self.name))
+                self._bury()
             if failure is not None:
                 _log.warning("log %s: closed, but not sealed in the list: %s", self.name, failure)
             return failure
@@ -491,13 +496,22 @@ class Engine:
             self._let_go()
             await self._presence.withdrawn()
 
-    def _is_busy(self) -> bool:
+    async def _seal(self, ending: Ending, hand_over_to: str | None) -> DlogError | None:
+        core = self.core
+        healing = WriterState.HEALING
+        await self._progress.until(lambda: self._duty is None and core.state is not healing)
+        self._sealing = True
+        if core.state is WriterState.DEAD:
+            return core.error
+        failure = await self._driver.run(close(core, ending, hand_over_to=hand_over_to))
+        self.after_fact()
+        return failure
+
+    def _is_unacknowledged(self) -> bool:
         core = self.core
         if core.state is WriterState.DEAD:
             return False
-        if core.state is WriterState.HEALING:
-            return True
-        return bool(self.batcher.pending) or any(pipe.sent for pipe in core.pipes)
+        return bool(self.batcher.pending or core.rebuilding or any(p.sent for p in core.pipes))
 
     def _bury(self) -> None:
         """The handle is dead: fail what was sent as unknown, what was not as not happened."""
@@ -578,23 +592,3 @@ def _on_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_on_fork)
-
-
-class _WriterDriver(Driver):
-    """The effects that only a writer has."""
-
-    def __init__(self, engine: Engine, stores: Stores) -> None:
-        clock, metrics = stores.clock, stores.metrics
-        super().__init__(stores.meta, stores.ledgers, engine, clock=clock, metrics=metrics)
-        self._engine = engine
-
-    async def perform(self, effect: Effect) -> Any:
-        match effect:
-            case SubmitEntry(ledger_id=ledger_id, buffers=buffers):
-                self._engine.submit_entry(ledger_id, buffers)
-            case Release():
-                self._engine.after_fact()
-            case Drained(ledger_id=ledger_id):
-                await self._engine._progress.until(lambda: self._engine.core.drained(ledger_id))
-            case _:
-                return await super().perform(effect)

@@ -6,14 +6,16 @@ acknowledge what it kept, and rebuild the rest in the successor, with the same s
 `e`. A successor whose seam is already written and names more than `e` cannot be mended: a takeover
 would drop it, so the handle is lost, with outcome unknown.
 
-Healing needs both stores. While one of them is away, the writer waits with a reason and tries
-again, for a while: behind a fence longer than behind a failure of the ledger store itself, which
-most likely keeps the next ledger from being made as well.
+Healing needs both stores. While servers of one are away, the writer waits with a reason and tries
+again until they are back; `append(timeout=)` and `close(timeout=)` bound what a caller waits. A
+store that failed on this machine (a full disk) most likely keeps the next ledger from being made as
+well: the handle tries for two seconds, and ends with that cause.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 
 from dlog.chance import backoff_s
 from dlog.effects import Pause, Procedure, RecoverLedger, Release, SubmitEntry
@@ -29,7 +31,6 @@ _log = logging.getLogger("dlog.writer")
 
 TRIES_MAX = 4
 PAUSE_S_MAX = 1.0  # between two tries: appends wait for them
-PATIENCE_FENCED_S = 30.0  # longer than a metadata store is usually away
 PATIENCE_FAILED_S = 2.0  # a full disk is told soon
 
 
@@ -43,8 +44,7 @@ def heal(core: WriterCore) -> Procedure[None]:
         core.die(cause)
         return
     failures = 0
-    patience_s = PATIENCE_FENCED_S if isinstance(cause, Fenced) else PATIENCE_FAILED_S
-    until_s = core.identity.now_s() + patience_s
+    gives_up_s = math.inf if _comes_back(cause) else core.identity.now_s() + PATIENCE_FAILED_S
     while True:
         try:
             yield from _heal_once(core)
@@ -54,7 +54,7 @@ def heal(core: WriterCore) -> Procedure[None]:
             core.die(lost)
             return
         except DlogError as error:
-            if error.retry is not Retry.NOW or core.identity.now_s() >= until_s:
+            if error.retry is not Retry.NOW or core.identity.now_s() >= gives_up_s:
                 _log.warning("log %s: %s; healing failed: %s", core.identity.name, cause, error)
                 core.die((yield from named(core, cause)))
                 return
@@ -76,6 +76,11 @@ def heal(core: WriterCore) -> Procedure[None]:
     _log.warning("log %s: healed, after: %s", core.identity.name, cause)
     core.move(WriterState.OPEN)
     yield Release()
+
+
+def _comes_back(cause: DlogError) -> bool:
+    """The ledger was ended, or servers of the store are missing: the store itself may go on."""
+    return isinstance(cause, Fenced) or cause.needed is not None
 
 
 def _heal_once(core: WriterCore) -> Procedure[None]:

@@ -266,7 +266,8 @@ class Writer:
         recovery.
 
         `to` names who is expected, for `describe`; others may still open. The handle is closed
-        afterwards."""
+        afterwards. `Timeout` where the log cannot be sealed for 30 s: all is acknowledged, and the
+        next writer recovers its end."""
         self._check()
         failure = await self._end(Ending.HAND_OVER, timeout, hand_over_to=to)
         if failure is not None:
@@ -274,7 +275,8 @@ class Writer:
 
     async def terminate(self, *, timeout: float | None = None) -> None:
         """Flush, close, and end the log for good: it takes no more messages from anybody, and
-        readers that follow come to their end. The handle is closed afterwards."""
+        readers that follow come to their end. The handle is closed afterwards. `Timeout` where the
+        log cannot be sealed for 30 s: end it with `admin.terminate`."""
         self._check()
         failure = await self._end(Ending.TERMINATE, timeout)
         if failure is not None:
@@ -282,7 +284,9 @@ class Writer:
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Flush, close, seal. Raises what ended the writer if messages were lost that nobody was
-        told about. Cancelling abandons the wait only; `close` again waits again."""
+        told about. Messages are waited for until they are acknowledged, or for `timeout` seconds
+        (see `why`); a seal for 30 s, and then the next writer recovers the end of the log.
+        Cancelling abandons the wait only; `close` again waits again."""
         if os.getpid() != self._pid:
             return  # it lives on in the parent, whose it is to close
         if self._ending is not None and self._ending.done():

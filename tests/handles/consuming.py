@@ -3,6 +3,7 @@ range."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -19,14 +20,14 @@ class Working(OnAStream):
     dead."""
 
     WORKS_S = 1.0
+    OPTIONS: Mapping[str, Any] = {}
 
     async def begin(self) -> None:
         await self.begin_stream()
         self._processed: set[bytes] = set()
+        own = {"heart": "loop", "threads": 0, "flush_ms": 50, "name": "w", **self.OPTIONS}
         with patch.object(dlog.client, "_aside", self._aside):
-            self.worker: Any = await self.client.open_worker(
-                "g", "s", self._process, heart="loop", threads=0, flush_ms=50, name="w"
-            )
+            self.worker: Any = await self.client.open_worker("g", "s", self._process, **own)
         await self.log.append(self.owe(), key=b"k")
 
     async def _aside(self, client: Any) -> Aside:
@@ -47,6 +48,26 @@ class Working(OnAStream):
     async def end(self) -> None:
         await self.worker.close()
         await super().end()
+
+
+class Checkpointing(Working):
+    """Its processor waits until what it has done is kept."""
+
+    OPTIONS: Mapping[str, Any] = {"checkpoints": "explicit"}
+
+    async def begin(self) -> None:
+        self._unsaved = False
+        await super().begin()
+
+    async def _process(self, batch: Any, tracker: Any) -> None:  # type: ignore[override]
+        await super()._process(batch)
+        self._unsaved = True
+        await tracker.save()
+        self._unsaved = False
+
+    @property
+    def is_well(self) -> bool:
+        return not self.owed and not self._unsaved
 
 
 class FollowingADocument(Life):

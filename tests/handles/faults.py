@@ -49,6 +49,9 @@ CALLS = sorted(
 )
 
 
+EVERY_CALL = "every call"
+
+
 class Faults:
     """Of the stores of one handle: which call fails now, and how."""
 
@@ -59,18 +62,30 @@ class Faults:
         self._call = ""
         self._error: Callable[[], DlogError] | None = None
         self._times: int | None = None
+        self._is_done = False
 
-    def begin(self, call: str, error: Callable[[], DlogError], times: int | None) -> None:
-        """From now on it fails: so many times, or (None) until `end`."""
+    def begin(
+        self,
+        call: str,
+        error: Callable[[], DlogError],
+        times: int | None,
+        *,
+        is_done: bool = False,
+    ) -> None:
+        """From now on that one fails, or `EVERY_CALL`: so many times, or (None) until `end`. With
+        `is_done` it is done, and its answer is lost."""
         self._call, self._error, self._times, self.struck = call, error, times, 0
+        self._is_done = is_done
 
     def end(self) -> None:
         self._error = None
 
-    async def strike(self, call: str) -> None:
-        self.asked[call] += 1
+    async def strike(self, call: str, *, is_done: bool = False) -> None:
+        self.asked[call] += not is_done
         error = self._error
-        if error is None or call != self._call or self._times == self.struck:
+        if error is None or is_done is not self._is_done:
+            return
+        if self._call not in (call, EVERY_CALL) or self._times == self.struck:
             return
         self.struck += 1
         await self._pass_time(FAILS_AFTER_S)
@@ -114,6 +129,7 @@ class _Faulty:
         async def asked(*args: Any, **how: Any) -> Any:
             await self._faults.strike(call)
             answer = await found(*args, **how)
+            await self._faults.strike(call, is_done=True)
             made = {"ledgers.create": "appender", "ledgers.open": "ledger"}.get(call)
             return answer if made is None else _Faulty(answer, made, self._faults)
 

@@ -23,6 +23,7 @@ LIVES: dict[str, Callable[[Simulation, Faults], Life]] = {
     "Standby: takes over": lives.TakingOver,
     "StreamReader: follows": lives.FollowingAStream,
     "StreamWriter": writing.WritingAStream,
+    "Tracker": consuming.Checkpointing,
     "Worker": consuming.Working,
     "Writer": writing.Writing,
     "Writer: hands over": writing.HandingOver,

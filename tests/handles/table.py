@@ -1,21 +1,20 @@
 """What every kind of handle does about every call that fails: one row for each kind, one word for
 each call. A kind or a call without a word fails a test, so the table outlives any driver.
 
-A new kind of handle begins in `LATER`, which says that it has no row yet. Its row comes with a
-life in `tests.handles.lives`: how it is opened, what is asked of it, and what it is owed.
+A row comes with a life in `tests.handles.lives`: how it is opened, what is asked of it, and what it
+is owed. Kinds whose calls are complete in themselves have their rows in `tests.handles.verbs`. A
+class that needs none is in `NO_ROW`, with the reason.
 """
 
 from __future__ import annotations
 
-import ast
 import enum
 import inspect
-from pathlib import Path
 
-import dlog
 from dlog.admin.admin import Admin
 from dlog.client import Client
 from tests.handles.faults import CALLS
+from tests.handles.public import handle_classes
 
 
 class Does(enum.Enum):
@@ -48,6 +47,7 @@ _FILLS = (  # a segment: what it asks as it is opened, and for its presence
 _DELETES = "ledgers.delete meta.delete meta.get meta.sync meta.put"
 _TAKES_OVER = "meta.put meta.create ledgers.recover"  # a ledger is ready
 _READS_A_RANGE = f"{_READS} meta.children"  # its client is new, and has to know the bookies
+_WORKS = f"{_FOLLOWS} {_BESIDE} meta.create meta.put"
 _OPENS = "ledgers.info"  # of a standby: once, as it is opened
 
 # Kinds that differ in what they promise are told apart by their way, behind a colon.
@@ -107,54 +107,31 @@ ROWS: dict[str, dict[str, Does]] = {
     ),
     "Client.read_range": row(Does.NEVER_ASKS, raises=_READS_A_RANGE, is_spared=_WATCHES),
     "Spark reader": row(Does.NEVER_ASKS, raises=_READS_A_RANGE, is_spared=_WATCHES),
-    "Worker": row(
-        Does.NEVER_ASKS,
-        waits=f"{_FOLLOWS} {_BESIDE} meta.create meta.put",
-        is_spared="meta.delete",
-    ),
+    "Worker": row(Does.NEVER_ASKS, waits=_WORKS, is_spared="meta.delete"),
+    "Tracker": row(Does.NEVER_ASKS, waits=_WORKS, is_spared="meta.delete"),
 }
 
-# No row yet, and whose it will be: to be emptied.
-LATER: dict[str, str] = {
-    "Client": "it hands out handles; what it asks is a call of its own",
-    "Config": "its calls are complete in themselves",
-    "Group": "its calls are complete in themselves",
-    "Stream": "its calls are complete in themselves",
-    "Tracker": "workers",
+# No row, and why there need not be one.
+NO_ROW = {
+    "BlockingTracker": "the twin of Tracker, for threads",
+    "Jobs": "a part of Admin",
+    "MetaMoves": "a part of Admin",
+    "Opening": "awaiting it is the opening that it stands for",
+    "Sessions": "no program gets it",
+    "Spark writer": "what it fills is a JobSegment; what failed Spark begins anew",
+    "Ticket": "it waits for its writer",
 }
-
-# No handle: nothing is asked of a store by them.
-VALUES = {"IdRun", "Ticket"}
 
 
 def public_kinds() -> set[str]:
-    """What the package hands out: classes of `dlog.aio`, and whatever is iterated over."""
-    kinds = {
-        name
-        for name in dlog.aio.__all__
-        if inspect.isclass(getattr(dlog.aio, name)) and name not in VALUES
+    """What the package hands out: classes that ask, and methods that are iterated over."""
+    return handle_classes() | {
+        f"{home.__name__}.{name}"
+        for home in (Client, Admin)
+        for name, call in vars(home).items()
+        if not name.startswith("_") and inspect.isfunction(call)
+        if "AsyncIterator" in str(inspect.signature(call).return_annotation)
     }
-    for home in (Client, Admin):
-        kinds |= {
-            f"{home.__name__}.{name}"
-            for name, call in vars(home).items()
-            if not name.startswith("_") and inspect.isfunction(call)
-            if "AsyncIterator" in str(inspect.signature(call).return_annotation)
-        }
-    if _spark_readers():
-        kinds.add("Spark reader")
-    return kinds
-
-
-def _spark_readers() -> list[str]:
-    """Without Spark they cannot be imported."""
-    room = Path(dlog.__file__).parent / "spark"
-    return [
-        f"{path.stem}.{each.name}"
-        for path in room.glob("*.py")
-        for each in ast.parse(path.read_text()).body
-        if isinstance(each, ast.ClassDef) and each.name.endswith("Reader")
-    ]
 
 
 def kind_of(way: str) -> str:

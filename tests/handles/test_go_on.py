@@ -35,7 +35,8 @@ CELLS = [(way, call) for way in ROWS for call in CALLS if ROWS[way][call] is not
 def _in_its_tier(way: str, call: str) -> object:
     """What is spared need not be struck; a worker makes many calls, most of which fail it alike."""
     is_told = ROWS[way][call] is not Does.IS_SPARED
-    is_first = is_told and (way != "Worker" or call in ("meta.get", "meta.put", "ledger.read"))
+    is_worker = way in ("Tracker", "Worker")
+    is_first = is_told and (not is_worker or call in ("meta.get", "meta.put", "ledger.read"))
     marks = [] if is_first else [pytest.mark.tier("test")]
     return pytest.param(way, call, marks=marks, id=f"{way} {call}")
 

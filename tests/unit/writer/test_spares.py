@@ -12,7 +12,8 @@ import pytest
 from dlog import DlogError, Fenced, Outcome, Unavailable, aio, backends
 from dlog.effects import ReplaceNode
 from dlog.meta.log_meta import LogMeta
-from dlog.writer.engine import Engine, _WriterDriver
+from dlog.writer.engine import Engine
+from dlog.writer.performing import WriterDriver
 from dlog.writer.rotation import list_spare, prepare
 
 NAME = "log"
@@ -70,10 +71,10 @@ async def test_a_spare_ledger_that_may_be_listed_is_left_to_the_new_writer(
     """The list has it, and the reply that says so was lost. The new writer drops it."""
     fenced = await prepared(client)
     spare = fenced._engine.core.spare
-    genuine = _WriterDriver.perform
+    genuine = WriterDriver.perform
     is_away = False
 
-    async def perform(self: _WriterDriver, effect: Any) -> Any:
+    async def perform(self: WriterDriver, effect: Any) -> Any:
         nonlocal is_away
         if is_away and self is fenced._engine._driver:
             raise Unavailable("the store is away", outcome=Outcome.UNKNOWN)
@@ -83,7 +84,7 @@ async def test_a_spare_ledger_that_may_be_listed_is_left_to_the_new_writer(
             raise Unavailable("the reply is lost", outcome=Outcome.UNKNOWN)
         return answer
 
-    monkeypatch.setattr(_WriterDriver, "perform", perform)
+    monkeypatch.setattr(WriterDriver, "perform", perform)
     engine = fenced._engine
     with pytest.raises(DlogError):
         await engine._driver.run(_listed(engine))
