@@ -326,6 +326,30 @@ def test_a_group_holds_shards_that_come_while_the_query_is_down(url: str) -> Non
     empty(url, 1, 2)
 
 
+def test_a_group_holds_what_a_log_is_split_into_while_the_query_is_down(url: str) -> None:
+    with dlog.open_writer("orders", url=url) as writer:
+        writer.append(b"0", key=b"k")
+    reader = reader_of(url, group="g")
+    offset, came = read_all(reader, reader.initialOffset())
+    assert came == [0]
+    split(url, 0)
+    write(url, 1)
+    empty(url, 0, 1, 2)
+    came = read_all(reader_of(url, group="g"), offset)[1]
+    assert came == [1] * len(KEYS)
+
+
+def test_a_group_by_a_pattern_holds_nothing_but_logs(url: str) -> None:
+    """What a log is split into has names of its own, which the pattern does not choose."""
+    with dlog.open_writer("orders", url=url) as writer:
+        writer.append(b"0", key=b"k")
+    reader = reader_of(url, subscribe=None, subscribePattern="[a-z]+", group="g")
+    read_all(reader, reader.initialOffset())
+    with dlog.connect(url) as client:
+        assert [hold.name for hold in client.admin.holds("orders")] == ["g"]
+        assert client.stream("orders").holds() == ()
+
+
 @pytest.mark.parametrize("pace", [{}, {"maxOffsetsPerTrigger": "3"}, {"minOffsetsPerTrigger": "3"}])
 @pytest.mark.parametrize("looks_between", [True, False])
 def test_a_shard_that_was_read_to_its_end_may_be_trimmed_whatever_the_pace(
