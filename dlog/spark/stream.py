@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             listing = self._listing(log)
             if listing is not None:
                 start = place_of(options.start, log)
-                batch.check_late_stream(log, listing.tails, start, options)
+                batch.check_late_stream(client, log, listing.tails, start, options)
                 for shard in listing.tails:
                     seq = self._seq_of(client, shard.log, start, shard)
                     found[shard.log] = _at(seq, shard.uid, is_over=_is_end(shard, seq))
