@@ -45,8 +45,7 @@ def stream_runs(
     if last is None:
         start = window.start if isinstance(window.start, datetime) else "earliest"
         end_us = None if window.end is None else datetime_us(window.end)
-        with _since(stream, start, follow) as reader:
-            yield from _until(reader, end_us, count)
+        yield from _since(stream, start, end_us, count, follow)
         return
     with stream.open_reader(start="latest", order="time", follow=follow) as reader:
         yield _last(client, name, reader.position, last)
@@ -54,14 +53,26 @@ def stream_runs(
             yield from _until(reader, None, None)
 
 
-def _since(stream: Stream, start: datetime | str, follow: bool) -> StreamReader:
+def _since(
+    stream: Stream, start: datetime | str, end_us: int | None, count: int | None, follow: bool
+) -> Iterator[list[FromShard]]:
+    """What was truncated of the messages since a time is told once, and left out. A reader finds it
+    when it is opened, or when it comes to the shard."""
+    at: datetime | str | StreamPosition = start
+    left = count
     try:
-        return stream.open_reader(start=start, order="time", follow=follow)
+        with stream.open_reader(start=at, order="time", follow=follow) as reader:
+            at = reader.position
+            for run in _until(reader, end_us, left):
+                yield run
+                at, left = reader.position, None if left is None else left - len(run)
+            return
     except Truncated as error:
         if not isinstance(start, datetime):
             raise
         say(f"{error.message}; what is left of the stream follows")
-        return stream.open_reader(start=start, order="time", follow=follow, on_truncated="jump")
+    with stream.open_reader(start=at, order="time", follow=follow, on_truncated="jump") as reader:
+        yield from _until(reader, end_us, left)
 
 
 def _until(

@@ -70,7 +70,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 continue
             refuse_twice(listing, options.logs)
             start, end = place_of(options.start, name), place_of(options.end, name)
-            check_late_stream(name, listing.tails, start, options)
+            check_late_stream(client, name, listing.tails, start, options)
             for shard in listing.tails:  # all at one moment: a cut that is right in every key
                 starts[shard.log] = shard.next_seq if start == "latest" else start
                 ends[shard.log] = shard.next_seq if end == "latest" else end
@@ -183,10 +183,19 @@ def check_late_starts(
 
 
 def check_late_stream(
-    name: str, shards: Sequence[dlog.ShardTail], start: Place, options: SourceOptions
+    client: dlog.Client,
+    name: str,
+    shards: Sequence[dlog.ShardTail],
+    start: Place,
+    options: SourceOptions,
 ) -> None:
-    """As that, for all shards together."""
-    if options.late_start == "latest" or not isinstance(start, datetime):
+    """As that, for all shards together. What a trimmed shard had from that time on no log knows any
+    more: the stream's own reader does, and refuses it."""
+    if not isinstance(start, datetime):
+        return
+    if options.on_truncated == "raise":
+        client.stream(name).open_reader(start=start, read_ahead_bytes=1).close()
+    if options.late_start == "latest":
         return
     if all((shard.last_time_us or -1) < datetime_us(start) for shard in shards):
         raise _too_late(name, start)

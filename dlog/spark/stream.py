@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             listing = self._listing(log)
             if listing is not None:
                 start = place_of(options.start, log)
-                batch.check_late_stream(log, listing.tails, start, options)
+                batch.check_late_stream(client, log, listing.tails, start, options)
                 for shard in listing.tails:
                     seq = self._seq_of(client, shard.log, start, shard)
                     found[shard.log] = _at(seq, shard.uid, is_over=_is_end(shard, seq))
@@ -85,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             batch.check_late_starts(client, {log: start}, options)
             status = client.admin.status(log)
             batch.check_uid(log, status.uid, options.start)
+            self._hold_stream(log, status.uid)
             found[log] = _at(self._seq_of(client, log, start, status), status.uid)
         self._account(found)
         self._hold(found)
@@ -258,6 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                         found[shard.log] = {**at, PARENTS: shard.parents}
                     continue
                 status = client.admin.status(log)
+                self._hold_stream(log, status.uid)
             except NotFound:
                 if self._options.pattern is None:
                     raise
@@ -274,7 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if found is not None:
             refuse_twice(found, self._options.logs)
             self._streams[name] = found
-            self._hold_stream(found)
+            self._hold_stream(name, found.uid)
         return found
 
     def _logs(self) -> tuple[str, ...]:
@@ -356,11 +358,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 _log.warning("no hold %r of log %r: %s", group, log, error)
             self._held[log] = at
 
-    def _hold_stream(self, listing: Listing) -> None:
-        """What it has not begun: shards that come while the query is down, too."""
-        group, held = self._options.group, (listing.name, listing.uid)
-        if group is not None and held not in self._held_streams:
-            self._client().stream(listing.name).hold(group)
+    def _hold_stream(self, name: str, uid: str) -> None:
+        """What it has not begun: shards that come while the query is down, too. A plain log may be
+        split then, and goes on in such shards; by a pattern they are logs of their own."""
+        group, held = self._options.group, (name, uid)
+        if group is not None and self._options.logs and held not in self._held_streams:
+            self._client().stream(name).hold(group)
             self._held_streams.add(held)
 
     # --- calls

@@ -29,6 +29,7 @@ RINGS: tuple[tuple[str, tuple[str, ...], float, float], ...] = (
     ("api", ("tests/api/",), 180, 180),
     ("scenarios", ("tests/scenarios/",), 15, 15),
     ("handles", ("tests/handles/",), 25, 40),
+    ("answers", ("tests/answers/",), 30, 30),
     ("simulator", ("tests/sim/",), 60, 250),
     ("tidy", ("tests/tidy/",), 40, 60),
     ("fuzz", ("tests/fuzz/",), 0, 30),

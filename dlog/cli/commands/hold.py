@@ -15,6 +15,7 @@ from dlog.cli.places import Place, place
 from dlog.cli.plain import print_json
 from dlog.cli.shared import Settings, common_options, only_tells, output_option
 from dlog.cli.stream_messages import is_stream
+from dlog.errors import NotFound
 
 if TYPE_CHECKING:
     from dlog import StreamHoldSummary
@@ -111,10 +112,12 @@ def set_(settings: Settings, log: str, name: str, at: Place, note: str | None) -
 def drop(settings: Settings, log: str, name: str) -> None:
     """Drop a hold: what it kept may be truncated from now on."""
     with settings.connect() as client:
-        drop = client.stream(log).drop_hold if is_stream(client, log) else None
+        whole = is_stream(client, log)
         with INTERRUPTS.step():
-            if drop is not None:
-                drop(name)
-            else:
-                client.admin.drop_hold(log, name)
+            try:  # of a plain log, too: it may be held with what it will be split into
+                client.stream(log).drop_hold(name)
+            except NotFound:
+                if whole:
+                    raise
+                client.admin.drop_hold(log, name)  # the same, in the words of a log
             say(f"{log} is held by {name} no more")

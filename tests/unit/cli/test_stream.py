@@ -145,6 +145,19 @@ def test_tail_since_a_time_says_what_trimmed_shards_may_have_had(orders: Shell) 
     assert "shards [0] of the stream, which were trimmed; what is left" in done.err
 
 
+def test_tail_since_a_time_says_what_was_truncated_and_goes_on(orders: Shell) -> None:
+    """A shard that is still listed: its reader meets that behind the opening of the stream's."""
+    before = set(_values(orders, "--since", "1h"))
+    with dlog.connect(orders.url) as client, client.open_reader("orders/0") as reader:
+        gone = {(message.value or b"").decode() for message in reader}
+    assert gone
+    assert gone < before
+    orders.dlog("truncate", "orders/0", "latest", "--yes")
+    done = orders.dlog("tail", "orders", "--since", "1h")
+    assert done.err.count("what is left of the stream follows") == 1
+    assert set(done.lines) == before - gone
+
+
 def test_a_ketama_stream(shell: Shell) -> None:
     words = ("--routing", "ketama", "--shards", "2", "--weights", "1,3")
     shell.dlog("stream", "create", "orders", *words)

@@ -63,6 +63,15 @@ def test_what_is_gone_is_said_when_asked_for(shell: Shell, ids: list[MessageId])
     assert len(shell.dlog("tail", "orders", "-n", "100").lines) == 8
 
 
+def test_a_hold_on_a_log_and_on_what_follows_it_is_dropped_at_once(shell: Shell) -> None:
+    with dlog.connect(shell.url) as client:
+        client.admin.create("orders")
+        client.stream("orders").hold("reports")
+        shell.dlog("hold", "drop", "orders", "reports")
+        assert client.stream("orders").holds() == ()
+        assert client.admin.holds("orders") == ()
+
+
 def test_holds(shell: Shell, ids: list[MessageId]) -> None:
     assert shell.dlog("hold", "ls", "orders", "-o", "json").out == b""
     shell.dlog("hold", "set", "orders", "billing", "6", "--note", "at night")

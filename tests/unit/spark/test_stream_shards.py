@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog.clock import us_datetime
 from dlog.errors import ConfigError, DlogError, Truncated
 from dlog.spark.batch import BatchReader
 from dlog.spark.options import source_options
-from tests.unit.spark.reading import rows_of
+from tests.unit.spark.reading import batch_reader, rows_of
 from tests.unit.spark.test_stream import ALL, read, reader_of
 
 KEYS = [b"%d" % key for key in range(8)]
@@ -297,6 +298,27 @@ def test_a_log_that_became_a_stream_goes_on(url: str) -> None:
     assert {each["next"] for each in offset.values()} == {3}
 
 
+def test_what_was_trimmed_since_a_time_is_told_as_the_reader_of_the_stream_tells_it(
+    url: str,
+) -> None:
+    create(url)
+    write(url, 0)
+    split(url, 0)
+    trim(url, 0)
+    start = {"startingOffsets": None, "startingTimestamp": "1000"}
+    with dlog.connect(url) as client, pytest.raises(Truncated, match="trimmed"):
+        client.stream("orders").open_reader(start=us_datetime(1_000_000))
+    with pytest.raises(Truncated, match="trimmed"):
+        reader_of(url, **start).initialOffset()
+    with pytest.raises(Truncated, match="trimmed"):
+        batch_reader(url, subscribe="orders", startingTimestamp="1000").partitions()
+    lenient = reader_of(url, **start, **LENIENT)
+    assert read_all(lenient, lenient.initialOffset())[1] == [99] * len(KEYS)
+    lenient = batch_reader(url, subscribe="orders", startingTimestamp="1000", **LENIENT)
+    found = rows_of(lenient, lenient.partitions())
+    assert [row["value"] for row in found] == [b"99"] * len(KEYS)
+
+
 def test_a_group_holds_shards_that_wait(url: str) -> None:
     """From the first look at them, so that retention does not take what the query will read."""
     create(url)
@@ -324,6 +346,30 @@ def test_a_group_holds_shards_that_come_while_the_query_is_down(url: str) -> Non
         assert [hold.name for hold in client.stream("orders").holds()] == ["g"]
         client.stream("orders").drop_hold("g")
     empty(url, 1, 2)
+
+
+def test_a_group_holds_what_a_log_is_split_into_while_the_query_is_down(url: str) -> None:
+    with dlog.open_writer("orders", url=url) as writer:
+        writer.append(b"0", key=b"k")
+    reader = reader_of(url, group="g")
+    offset, came = read_all(reader, reader.initialOffset())
+    assert came == [0]
+    split(url, 0)
+    write(url, 1)
+    empty(url, 0, 1, 2)
+    came = read_all(reader_of(url, group="g"), offset)[1]
+    assert came == [1] * len(KEYS)
+
+
+def test_a_group_by_a_pattern_holds_nothing_but_logs(url: str) -> None:
+    """What a log is split into has names of its own, which the pattern does not choose."""
+    with dlog.open_writer("orders", url=url) as writer:
+        writer.append(b"0", key=b"k")
+    reader = reader_of(url, subscribe=None, subscribePattern="[a-z]+", group="g")
+    read_all(reader, reader.initialOffset())
+    with dlog.connect(url) as client:
+        assert [hold.name for hold in client.admin.holds("orders")] == ["g"]
+        assert client.stream("orders").holds() == ()
 
 
 @pytest.mark.parametrize("pace", [{}, {"maxOffsetsPerTrigger": "3"}, {"minOffsetsPerTrigger": "3"}])
