@@ -90,6 +90,8 @@ class ForkServer:
             return int(read_line(self._socket))
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
+            self._socket.settimeout(START_S)
+            read_line(self._socket)  # its end, which is no answer to the next request
             raise
 
     def _start(

@@ -200,7 +200,7 @@ def test_interrupted_at_each_moment(name: str, times: int, shell: Shell) -> None
 FOLLOWING = {
     "tail": ("tail -f orders", "output"),
     "tail (a stream)": ("tail -f clicks", "output"),
-    "top": ("top orders --interval 1h", "output"),
+    "top": ("top orders --interval 100ms", "output"),
     "copy": ("copy -f {url} orders {url} copied", "store"),
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import dlog
 from dlog.cli.main import program
+from dlog.spark.access import close_all
 from tests.unit.cli.conftest import Shell
 from tests.unit.cli.every_command import CASES, commands, state_of, words_of
 from tests.unit.cli.test_interrupted import Ring
@@ -30,6 +32,12 @@ def _takes(name: str, option: str) -> bool:
     for word in name.partition(" (")[0].split():
         found = found.get_command(click.Context(found), word)
     return any(each.name == option for each in found.params)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients_of_jobs_end() -> Iterator[None]:
+    yield
+    close_all()
 
 
 @pytest.fixture

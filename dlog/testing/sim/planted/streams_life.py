@@ -375,8 +375,8 @@ def a_hold_is_put_to_the_end(patch: Any) -> None:
 
 @plants("a founder holds its job's shards not before it begins", **{**GROUPED, "job": True})
 def a_job_holds_nothing(patch: Any) -> None:
-    async def hold_shards(*_: Any) -> None:
-        pass
+    async def hold_shards(*_: Any) -> list[str]:
+        return []
 
     patch.setattr(founding, "_hold_shards", hold_shards)
 
