@@ -132,7 +132,12 @@ def the_log_of_a_trimmed_shard_is_made_again(patch: Any) -> None:
     patch.setattr(making, "_is_listed", is_listed)
 
 
-@plants("a reader goes on in the stream that has the name now", **{**MADE_AGAIN, "readers": 2})
+@plants(
+    "a reader goes on in the stream that has the name now",
+    **{**MADE_AGAIN, "readers": 2},
+    survives="mostly: the logs of the stream that was removed are gone, and end the reader first",
+    shown_by="tests/unit/streams/test_listing.py::test_a_list_is_of_the_stream_that_was_read_first",
+)
 def a_reader_follows_a_name(patch: Any) -> None:
     genuine = ShardList._read
 
