@@ -45,7 +45,7 @@ from dlog.writer.performing import WriterDriver, not_sealed
 from dlog.writer.pipe import check_codec
 from dlog.writer.presence import Presence
 from dlog.writer.rotation import Ending, begin, close
-from dlog.writer.takeover import Opening, take_over
+from dlog.writer.takeover import Opening, take_over, tell_winner
 from dlog.writer.tickets import until_resolved
 from dlog.writer.times import Stopwatch, TakeoverTimes
 from dlog.writer.understudy import Understudy
@@ -168,9 +168,13 @@ class Engine:
             self._let_go()
             await self._presence.withdrawn(FAREWELL_S)  # or our next try would meet this one
             if isinstance(error, TimeoutError) and not isinstance(error, Timeout):
-                raise too_late(
-                    self._driver, "opened for writing", self.name, timeout_ms
-                ) from self._driver.in_the_way
+                late = too_late(self._driver, "opened for writing", self.name, timeout_ms)
+                raise late from self._driver.in_the_way
+            if isinstance(error, Fenced):
+                path, token = stores.layout.log(self.name), self.mark.token
+                told = await self._driver.run(tell_winner(path, token, self.name, error))
+                if told is not error:
+                    raise told from error
             raise
 
     def reconfigure(self, options: WriterOptions, log_options: LogOptions) -> None:

@@ -39,7 +39,7 @@ from dlog.reason import ReasonCode, Wait
 from dlog.writer.core import WriterCore, WriterState
 from dlog.writer.pipe import Pipe, PipeState
 from dlog.writer.segments import SEAM_ENTRY, new_ledger, seam_entry
-from dlog.writer.takeover import is_listed, lost_to, refuse_unless_owned
+from dlog.writer.takeover import is_listed, refuse_unless_owned, tell_winner
 
 _log = logging.getLogger("dlog.writer")
 
@@ -376,12 +376,7 @@ def _seal_all(core: WriterCore, ending: Ending, hand_over_to: str | None) -> Pro
 
 def named(core: WriterCore, error: DlogError) -> Procedure[DlogError]:
     """A fence, with the name of who won; anything else as it is."""
-    if not isinstance(error, Fenced) or error.winner is not None:
+    if not isinstance(error, Fenced):
         return error
-    try:
-        seen = yield from read_log(core.identity.path)
-    except DlogError:
-        return error
-    return (
-        error if seen.meta.owned_by(core.identity.token) else lost_to(seen.meta, core.identity.name)
-    )
+    me = core.identity
+    return (yield from tell_winner(me.path, me.token, me.name, error))

@@ -547,6 +547,17 @@ def refuse_unless_owned(meta: LogMeta, token: str, name: str) -> None:
     raise lost_to(meta, name)
 
 
+def tell_winner(path: str, token: str, name: str, error: Fenced) -> Procedure[DlogError]:
+    """The same error, or one that names who has the log now."""
+    if error.winner is not None:
+        return error
+    try:
+        seen = yield from read_log(path)
+    except DlogError:
+        return error
+    return error if seen.meta.owned_by(token) else lost_to(seen.meta, name)
+
+
 def lost_to(meta: LogMeta, name: str, *, outcome: Outcome = Outcome.NOT_HAPPENED) -> Fenced:
     mark = meta.writer or meta.left_by  # the winner may have closed the log by now
     who = "another writer" if mark is None else mark.name

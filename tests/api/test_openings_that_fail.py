@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import random
@@ -13,7 +14,7 @@ import pytest
 from dlog import aio
 from dlog.client import Client
 from dlog.drive import Stores
-from dlog.errors import AuthError, DlogError, Outcome, Timeout, Unavailable
+from dlog.errors import AuthError, DlogError, Fenced, Outcome, Timeout, Unavailable
 from dlog.ledger.memory import MemoryLedgers, MemoryLedgerStore
 from tests.tiers import in_full
 
@@ -178,3 +179,33 @@ async def test_a_client_that_finds_none_of_the_ledgers_ends_nobody(
         await writer.append(b"two")
         await writer.rotate()
         await writer.append(b"three")
+
+
+async def test_an_opener_that_is_fenced_before_it_is_open_is_told_by_whom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its ledger is fenced or deleted behind its claim: the ledger does not know by whom, the log
+    does."""
+    from dlog.writer import engine
+
+    claimed, taken_over = asyncio.Event(), asyncio.Event()
+    genuine = engine.WriterDriver.run
+
+    async def run(self: Any, procedure: Any) -> Any:
+        if procedure.__name__ == "begin" and not claimed.is_set():
+            claimed.set()
+            await taken_over.wait()
+            procedure.close()
+            raise Fenced("ledger 3 was deleted", ledger_id=3)
+        return await genuine(self, procedure)
+
+    monkeypatch.setattr(engine.WriterDriver, "run", run)
+    async with aio.connect("memory:fenced-before-it-is-open") as client:
+        slow = asyncio.create_task(client.open_writer("orders", owner="slow").__aenter__())
+        await claimed.wait()
+        async with client.open_writer("orders", owner="quick") as winner:
+            taken_over.set()
+            with pytest.raises(Fenced) as told:
+                await slow
+        assert told.value.winner is not None
+        assert (told.value.winner.name, told.value.winner.epoch) == ("quick", winner.epoch)
