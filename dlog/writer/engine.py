@@ -41,7 +41,7 @@ from dlog.writer.batcher import Batcher
 from dlog.writer.core import Identity, WriterCore, WriterState
 from dlog.writer.defects import as_death, fail_batches, forget_frames, guarded
 from dlog.writer.duties import Duty, next_duty, procedure_of
-from dlog.writer.performing import WriterDriver, not_sealed
+from dlog.writer.performing import WriterDriver, not_sealed, warn_of_no_seal
 from dlog.writer.pipe import check_codec
 from dlog.writer.presence import Presence
 from dlog.writer.rotation import Ending, begin, close
@@ -488,10 +488,9 @@ class Engine:
                 if not scope.expired():
                     raise
                 failure = not_sealed(self.name, self._driver.in_the_way)
+                warn_of_no_seal(self.name, failure)
                 self.core.die(WriterClosed(f"closed: {failure}", log=self.name))
                 self._bury()
-            if failure is not None:
-                _log.warning("log %s: closed, but not sealed in the list: %s", self.name, failure)
             return failure
         except Exception as error:
             self.break_down(error)
@@ -509,6 +508,8 @@ class Engine:
             return core.error
         failure = await self._driver.run(close(core, ending, hand_over_to=hand_over_to))
         self.after_fact()
+        if failure is not None:
+            warn_of_no_seal(self.name, failure)
         return failure
 
     def _is_unacknowledged(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from dlog.drive import Driver, Stores
@@ -11,6 +12,8 @@ from dlog.limits import SEAL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from dlog.writer.engine import Engine
+
+_log = logging.getLogger("dlog.writer")
 
 
 class WriterDriver(Driver):
@@ -43,3 +46,7 @@ def not_sealed(log: str, in_the_way: DlogError | None) -> Timeout:
     )
     error.__cause__ = in_the_way
     return error
+
+
+def warn_of_no_seal(log: str, failure: DlogError) -> None:
+    _log.warning("log %s: closed, but not sealed in the list: %s", log, failure)
