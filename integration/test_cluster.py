@@ -144,12 +144,16 @@ def ledger_id() -> int:
 
 @pytest.fixture
 def one_more(cluster: Cluster) -> Iterator[Callable[..., Bookie]]:
-    """Adds bookies that are gone again when the test ends."""
+    """Adds bookies that are gone again when the test ends, also from what a doctor looks at."""
     before = list(cluster.bookies)
     yield cluster.add_bookie
-    for bookie in cluster.bookies[len(before) :]:
-        bookie.terminate()
-        until(lambda: not bookie.is_registered(), "its registration is gone")  # noqa: B023
+    with raw_client(cluster.zookeeper.hosts) as zookeeper:
+        for bookie in cluster.bookies[len(before) :]:
+            bookie.terminate()
+            until(lambda: not bookie.is_registered(), "its registration is gone")  # noqa: B023
+            cookie = f"{cluster.ledgers_root}/cookies/{bookie.bookie_id}"
+            if zookeeper.exists(cookie):
+                zookeeper.delete(cookie)
     cluster.bookies[:] = before
 
 

@@ -23,13 +23,14 @@ from dlog.testing.history import Event, Op, Phase, digest_of
 from dlog.wire.bookie_codes import Answer
 from dlog.wire.bookie_digest import EntryDigest
 from dlog.wire.ledger_metadata import Fragment, LedgerMetadata
-from integration.bookkeeper.fault_tools import PATIENCE_S, Stores, patience
+from integration.bookkeeper.fault_tools import PATIENCE_S, Stores, patience, pause
 
 # Entries in flight, and the pause between two bursts of them: a load that goes on for as long as a
 # server takes to start shall fill neither the disk nor the audit.
 BURST = 10
 PAUSE_S = 0.05
 RUN_BYTES = MIB
+READS_FAILED_MAX, READ_AGAIN_S = 50, 0.1
 READ_MS = 5_000.0
 
 
@@ -337,7 +338,7 @@ async def _held_by(
     digest = EntryDigest(metadata.digest_type, metadata.password)
     link = await store._links.data(bookie_id)
     held: set[int] = set()
-    at = first
+    at, failed = first, 0
     while at < end:
         batch = await link.batch_read(
             ledger_id, at, count_max=end - at, frame_bytes_max=MIB, timeout_ms=READ_MS
@@ -346,6 +347,10 @@ async def _held_by(
             break
         if batch.answer is Answer.NO_ENTRY:
             at += 1
+            continue
+        if batch.answer is Answer.IO_FAILED and failed < READS_FAILED_MAX:
+            failed += 1  # as one does for a moment that turns read-only under load
+            await pause(READ_AGAIN_S)
             continue
         said = f"{link.where} to entry {at} of ledger {ledger_id}: {batch.answer}"
         assert batch.answer is Answer.OK, said
