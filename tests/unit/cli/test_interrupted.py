@@ -32,7 +32,7 @@ from tests.unit.cli.every_command import (
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TALLY = re.compile(r"(\d+) of (\d+) messages acknowledged(?:, (\d+) without an answer)?")
-NOTHING = "nothing was changed|may or may not|is not written|goes on with the copy"
+NOTHING = "nothing was changed|may or may not|is not written|is done|goes on with the copy"
 NOT_TWICE = ("produce", "config set", "config rollback")  # run again, they do the same once more
 
 
