@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import dlog
 from dlog.clock import us_datetime
-from tests.answers.states import Content, Headers, World, by_key
+from tests.answers.states import STATES, Content, Headers, World, by_key
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 ONE_DAY = datetime(2200, 1, 1, tzinfo=UTC)
@@ -409,6 +409,16 @@ def of_logs(
         return ask
 
     return add
+
+
+def told_otherwise(way: Way, plain: Plain) -> list[str]:
+    """In which states, asked what, a way answers otherwise than the plain reader."""
+    return [
+        f"{name}, {question}: {each}"
+        for name in STATES
+        for question in way.questions
+        for each in differences(way, plain.asked(name, question), plain)
+    ]
 
 
 def differences(way: Way, asked: Asked, plain: Plain) -> list[str]:

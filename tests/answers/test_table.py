@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.answers import ways
-from tests.answers.asking import QUESTIONS, WAYS, WHERE, Asked, Plain, differences, was_sent
+from tests.answers.asking import (
+    QUESTIONS,
+    WAYS,
+    WHERE,
+    Asked,
+    Plain,
+    told_otherwise,
+    was_sent,
+)
 from tests.answers.states import STATES, made_world
 from tests.unit.cli.conftest import own_logger
 
@@ -34,12 +42,7 @@ def test_the_plain_reader_gets_what_was_sent_and_is_left(plain: Plain) -> None:
 @pytest.mark.usefixtures("own_logger")
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_gets_what_the_plain_reader_gets(plain: Plain, way: str) -> None:
-    told = [
-        f"{name}, {question}: {each}"
-        for name in STATES
-        for question in WAYS[way].questions
-        for each in differences(WAYS[way], plain.asked(name, question), plain)
-    ]
+    told = told_otherwise(WAYS[way], plain)
     assert told == [], "\n".join(told)
 
 

@@ -18,27 +18,19 @@ from typing import Any, NamedTuple
 import pytest
 
 import dlog
-from dlog.cli.main import program
 from tests.unit.cli import signal_points
 from tests.unit.cli.conftest import ANSWER_S, Shell
 from tests.unit.cli.every_command import (
     CASES,
-    ELSEWHERE,
     Case,
-    commands,
     state_of,
     words_of,
 )
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TALLY = re.compile(r"(\d+) of (\d+) messages acknowledged(?:, (\d+) without an answer)?")
-NOTHING = "nothing was changed|may or may not|is not written|is done|goes on with the copy"
+NOTHING = "nothing was changed|may or may not|is not written|goes on with the copy"
 NOT_TWICE = ("produce", "config set", "config rollback")  # run again, they do the same once more
-
-
-def test_every_command_has_a_case() -> None:
-    named = {name.partition(" (")[0] for name in CASES}
-    assert named | ELSEWHERE == set(commands(program))
 
 
 @pytest.fixture
@@ -132,7 +124,7 @@ class Ring:
             pass  # it found nothing to do, or only judges
         elif after == self.before and re.search(NOTHING, ended.err):
             pass
-        elif after == self.wanted and times == 1:
+        elif after == self.wanted and (times == 1 or self._is_told(ended)):
             assert self._is_told(ended), where
         else:
             assert times > 1 or self.name == "copy", where
